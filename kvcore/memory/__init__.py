@@ -1,0 +1,1 @@
+"""What the machine, the process and MLX hold, as one `MemorySample`."""

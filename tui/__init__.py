@@ -1,0 +1,1 @@
+"""veloxquant-tui: the terminal program."""
