@@ -1,0 +1,1 @@
+"""Measures the interface by itself, with an engine that only recites."""
