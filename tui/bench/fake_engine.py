@@ -97,8 +97,8 @@ class FakeEngine:
     async def send(self, request: m.AnyRequest) -> None:
         self.requests.append(request)
         match request:
-            case m.Ask(text=text):
-                self._ask(text)
+            case m.Ask():
+                self._ask(request.text)
             case m.Regenerate(text=replacement):
                 self._regenerate(replacement)
             case m.Stop():
