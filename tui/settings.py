@@ -125,7 +125,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 title="budget for all that MLX holds: weights, cache, scratch",
                 description='a size, as "900M"',
                 gt=0,
-                lt=2**63,
+                le=2**63 - 1,
             ),
         ]
         | None
@@ -137,7 +137,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 title="budget for the cache alone",
                 description='a size, as "200M"',
                 gt=0,
-                lt=2**63,
+                le=2**63 - 1,
             ),
         ]
         | None
