@@ -1,0 +1,287 @@
+"""One layer's cache in three parts: sinks, packed body, recent tokens.
+
+The first few tokens (sinks) and the last ones (recent) stay in half precision; what lies between
+is the body, packed in blocks of 128. New tokens go to recent, full blocks move on to the body, so
+decode never encodes one token at a time, and trimming the end is exact.
+"""
+
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.models.cache import create_attention_mask
+
+from kvcore.codecs.turboquant_mse import BLOCK, Codes, TurboQuantMSE
+from kvcore.config import KVCacheConfig
+from kvcore.segment import Segment
+from kvcore.view import KVHandle, View
+
+
+class PackedKVCache:
+    """A layer's cache after mlx-lm's protocol, packed.
+
+    `key_bits`, `value_bits`: widths at which new blocks are packed; the widths of what is held are
+    the same unless they were raised again after a `lower`.
+    """
+
+    def __init__(self, config: KVCacheConfig):
+        self.config = config
+        self.key_bits, self.value_bits = config.key_bits, config.value_bits
+        self.offset = 0
+        self._plain: tuple[mx.array, mx.array] | None = None
+        self._plain_tokens = 0
+        self._body: list[Segment] = []
+        self.read_directly: set[bool] = set()
+        """Query kinds, decode (True) or prefill (False), that attended through a handle."""
+
+    @property
+    def key_codec(self) -> TurboQuantMSE:
+        fine = self.config.key_bits
+        return TurboQuantMSE(fine, centred=True, unbiased=False, seed=self.config.seed)
+
+    @property
+    def value_codec(self) -> TurboQuantMSE:
+        fine = self.config.value_bits
+        return TurboQuantMSE(fine, centred=False, unbiased=True, seed=self.config.seed)
+
+    @property
+    def body(self) -> tuple[Segment, ...]:
+        return tuple(self._body)
+
+    @property
+    def sinks(self) -> int:
+        """Sink tokens held."""
+        return min(self.config.sinks, self._plain_tokens)
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[KVHandle, KVHandle]:
+        """Append [batch, kv_heads, n, head_dim]; all tokens, those that came last in full."""
+        body = self.body
+        sinks = min(self.config.sinks, self._plain_tokens + keys.shape[2])
+        plain_keys, plain_values = self._append(_half(keys), _half(values))
+        view = View(plain_keys, plain_values, sinks, body, self.key_codec, self.value_codec)
+        return self._handles(view, decode=keys.shape[2] == 1, dtype=keys.dtype)
+
+    def keys_and_values(self) -> tuple[KVHandle, KVHandle]:
+        """All tokens held, as `update_and_fetch` returns them."""
+        keys, values = (plain[:, :, : self._plain_tokens] for plain in self._buffers())
+        view = View(keys, values, self.sinks, self.body, self.key_codec, self.value_codec)
+        return self._handles(view, decode=None, dtype=keys.dtype)
+
+    def lower(self, key_bits: int, value_bits: int) -> int:
+        """Drop bits of all that is packed, and of what will be; never raises any.
+
+        Evaluates, one segment at a time. Returns the bytes freed.
+        """
+        before = self.nbytes
+        self.key_bits = min(self.key_bits, key_bits)
+        self.value_bits = min(self.value_bits, value_bits)
+        for index, segment in enumerate(self._body):
+            self._body[index] = Segment(
+                self.key_codec.lower(segment.keys, self.key_bits),
+                self.value_codec.lower(segment.values, self.value_bits),
+            )
+            del segment
+        return before - self.nbytes
+
+    def trim(self, n: int) -> int:
+        """Take back the last n tokens, or all if fewer are held; returns how many."""
+        taken = left = min(n, self.offset)
+        self.offset -= taken
+        recent = min(left, self._plain_tokens - self.sinks)
+        self._plain_tokens -= recent
+        left -= recent
+        while left and self._body:
+            last = self._body.pop()
+            if last.tokens > left:
+                self._body.append(last.cut(last.tokens - left))
+                mx.eval(self._body[-1].arrays())
+            left -= min(left, last.tokens)
+        self._plain_tokens -= left
+        return taken
+
+    def arrays(self) -> list[mx.array]:
+        """Every array this layer holds, the rotation's table included."""
+        if self._plain is None:
+            return []
+        held = list(self._plain)
+        for segment in self._body:
+            held += segment.arrays()
+        if self._body:
+            codecs = (self.key_codec, self.value_codec)
+            tables = (c.tables(x.shape[-1]) for c, x in zip(codecs, self._plain, strict=True))
+            held += {id(table): table for table in tables}.values()
+        return held
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self.arrays())
+
+    @property
+    def half_nbytes(self) -> int:
+        """Bytes of the same tokens as plain half-precision keys and values."""
+        if self._plain is None:
+            return 0
+        batch, kv_heads = self._plain[0].shape[:2]
+        return 2 * batch * kv_heads * self.offset * sum(x.shape[-1] for x in self._plain)
+
+    @property
+    def token_nbytes(self) -> int | None:
+        """Bytes that one more token costs once it is packed; None before the first token."""
+        if self._plain is None:
+            return None
+        keys, values = self._plain
+        key = self.key_codec.token_nbytes(keys.shape[-1], self.key_bits)
+        value = self.value_codec.token_nbytes(values.shape[-1], self.value_bits)
+        return round(keys.shape[0] * keys.shape[1] * (key + value))
+
+    def size(self) -> int:
+        return self.offset
+
+    def empty(self) -> bool:
+        return self._plain is None
+
+    def is_trimmable(self) -> bool:
+        return True
+
+    def make_mask(
+        self, N: int, return_array: bool = False, window_size: int | None = None
+    ) -> mx.array | str | None:
+        return create_attention_mask(
+            N, offset=self.offset, return_array=return_array, window_size=window_size
+        )
+
+    @property
+    def keys(self) -> mx.array | None:
+        """The recent keys' buffer: what pipeline-parallel models tie their sends to."""
+        return self._plain[0] if self._plain else None
+
+    @keys.setter
+    def keys(self, keys: mx.array) -> None:
+        self._plain = (keys, self._buffers()[1])
+
+    @property
+    def state(self) -> list[Any]:
+        config = self.config
+        body = [
+            [segment.tokens, *(_codes_state(side) for side in (segment.keys, segment.values))]
+            for segment in self._body
+        ]
+        return [
+            [config.method, config.key_bits, config.value_bits, config.window, config.sinks],
+            config.seed,
+            [self.offset, self._plain_tokens, self.key_bits, self.value_bits],
+            list(self._plain) if self._plain else None,
+            body or None,
+        ]
+
+    @state.setter
+    def state(self, state: list[Any]) -> None:
+        (method, key_bits, value_bits, window, sinks), seed, counts, plain, body = state
+        self.config = KVCacheConfig(
+            method=method,
+            key_bits=key_bits,
+            value_bits=value_bits,
+            window=window,
+            sinks=sinks,
+            seed=seed,
+        )
+        self.offset, self._plain_tokens, self.key_bits, self.value_bits = counts
+        self._plain = (plain[0], plain[1]) if plain else None
+        self._body = [
+            Segment(_codes_from(keys_state), _codes_from(values_state))
+            for _, keys_state, values_state in body or ()
+        ]
+        self.read_directly = set()
+
+    @classmethod
+    def from_state(cls, state: list[Any], meta_state: Any = None) -> "PackedKVCache":
+        """`meta_state` is there for mlx-lm before 0.32.2, which keeps it beside the state."""
+        cache = cls.__new__(cls)
+        cache.state = state
+        return cache
+
+    @property
+    def meta_state(self) -> str:
+        return ""
+
+    @meta_state.setter
+    def meta_state(self, value: Any) -> None:
+        if value:
+            raise ValueError("a packed cache keeps all it needs in its state")
+
+    def _append(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """The plain tokens with the new ones; packs what no longer fits beside them."""
+        held, added = self._plain_tokens, keys.shape[2]
+        self.offset += added
+        if self._plain is None:
+            self._plain = (self._buffer(keys), self._buffer(values))
+        buffers = self._plain
+        if held + added <= self._capacity:
+            self._plain_tokens = held + added
+            for buffer, new in zip(buffers, (keys, values), strict=True):
+                buffer[:, :, held : held + added] = new
+            return buffers[0][:, :, : held + added], buffers[1][:, :, : held + added]
+        keys = mx.concatenate([buffers[0][:, :, :held], keys], axis=2)
+        values = mx.concatenate([buffers[1][:, :, :held], values], axis=2)
+        self._pack_all_but_recent(keys, values)
+        return keys, values
+
+    def _pack_all_but_recent(self, keys: mx.array, values: mx.array) -> None:
+        sinks = self.config.sinks
+        blocks = (keys.shape[2] - sinks - self.config.window) // BLOCK
+        stop = sinks + blocks * BLOCK
+        segment = Segment(
+            self.key_codec.encode(keys[:, :, sinks:stop], self.key_bits),
+            self.value_codec.encode(values[:, :, sinks:stop], self.value_bits),
+        )
+        if self._body and self._body[-1].takes(segment):
+            self._body[-1] = self._body[-1].followed_by(segment)
+        else:
+            self._body.append(segment)
+        self._plain_tokens = sinks + keys.shape[2] - stop
+        self._plain = (self._without(keys, sinks, stop), self._without(values, sinks, stop))
+
+    def _without(self, plain: mx.array, start: int, stop: int) -> mx.array:
+        """A buffer with the tokens of `plain` before `start` and from `stop` on."""
+        buffer = self._buffer(plain)
+        buffer[:, :, :start] = plain[:, :, :start]
+        buffer[:, :, start : self._plain_tokens] = plain[:, :, stop:]
+        return buffer
+
+    def _buffer(self, like: mx.array) -> mx.array:
+        batch, kv_heads, _, head_dim = like.shape
+        return mx.zeros((batch, kv_heads, self._capacity, head_dim), like.dtype)
+
+    def _buffers(self) -> tuple[mx.array, mx.array]:
+        if self._plain is None:
+            raise ValueError("an empty cache has no keys and values")
+        return self._plain
+
+    @property
+    def _capacity(self) -> int:
+        return self.config.sinks + self.config.window + BLOCK
+
+    def _handles(
+        self, view: View, decode: bool | None, dtype: mx.Dtype
+    ) -> tuple[KVHandle, KVHandle]:
+        if decode in self.read_directly:
+            # Only shapes are read; NaN would show if that ever were wrong.
+            batch, kv_heads, _, key_dim = view.keys.shape
+            nan = mx.array(float("nan"), dtype)
+            keys = mx.broadcast_to(nan, (batch, kv_heads, view.tokens, key_dim))
+            values = mx.broadcast_to(nan, (*keys.shape[:3], view.values.shape[-1]))
+        else:
+            keys, values = (whole.astype(dtype) for whole in view.dequantised())
+        return KVHandle(keys, view, self.read_directly), KVHandle(values, view, self.read_directly)
+
+
+def _half(x: mx.array) -> mx.array:
+    return x if x.dtype in (mx.float16, mx.bfloat16) else x.astype(mx.float16)
+
+
+def _codes_state(codes: Codes) -> list[Any]:
+    return [codes.bits, list(codes.fields), codes.scale, codes.mean]
+
+
+def _codes_from(state: list[Any]) -> Codes:
+    bits, fields, scale, mean = state
+    return Codes(bits, tuple(fields), scale, mean)
