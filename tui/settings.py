@@ -2,6 +2,7 @@
 
 import os
 import re
+import reprlib
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
@@ -251,9 +252,8 @@ def _convert(document: dict[str, Any], place: Callable[[str], str], strict: bool
     known = fields()
     for key in document:
         if key not in known:
-            raise SettingsError(
-                f"{place(key)} is no setting; did you mean {nearest(key, known)!r}?"
-            )
+            near = nearest(key, known)
+            raise SettingsError(f"{place(repr(key)[1:-1])} is no setting; did you mean {near!r}?")
     values = dict(document)
     for key in SIZES:
         if isinstance(values.get(key), str):
@@ -267,7 +267,7 @@ def _convert(document: dict[str, Any], place: Callable[[str], str], strict: bool
         match = re.search(r"\$\.(\w+)", str(error))
         key = match[1] if match else next(iter(values))
         raise SettingsError(
-            f"{place(key)} must be {known[key].description}, not {values[key]!r}."
+            f"{place(key)} must be {known[key].description}, not {reprlib.repr(values[key])}."
         ) from None
     try:
         KVCacheConfig(**{key: getattr(settings, key) for key in CacheOptions.__struct_fields__})
