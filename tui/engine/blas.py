@@ -128,9 +128,7 @@ def _can_stand_in(path: Path) -> bool:
                 return False
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
                 # Bytes 4-5 are word size and byte order, 18-19 the machine.
-                same_machine = (
-                    content[:6] == own_header[:6] and content[18:20] == own_header[18:20]
-                )
+                same_machine = content[:6] == own_header[:6] and content[18:20] == own_header[18:20]
                 return same_machine and all(content.find(symbol) >= 0 for symbol in SYMBOLS)
     except (OSError, ValueError):
         return False
