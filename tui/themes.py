@@ -161,7 +161,7 @@ def _section(document: dict[str, Any], name: str, known: tuple[str, ...]) -> dic
 def _known(given: dict[str, Any], known: tuple[str, ...], what: str) -> None:
     for key in given:
         if key not in known:
-            raise ThemeError(f"{key!r} is no {what}; did you mean {nearest(key, known)!r}?")
+            raise ThemeError(f"{key!r} is no {what}; the nearest is {nearest(key, known)!r}")
 
 
 def _colour(section: dict[str, Any], name: str, key: str, ansi: bool) -> str:
