@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 
 from tui.engine.gguf import GGUF, GGUFError, Tensor
 from tui.engine.gguf_blocks import GROUP, read_arrays
@@ -152,7 +153,7 @@ def _llama3_scaling(factors: mx.array, head_dim: int, theta: float) -> dict[str,
 
     The factors are computed again from the scaling found, and refused if they differ.
     """
-    found = factors.astype(mx.float32).tolist()
+    found = [float(factor) for factor in np.array(factors.astype(mx.float32))]
     scaling = {
         "rope_type": "llama3",
         "factor": max(found),
