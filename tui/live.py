@@ -76,6 +76,14 @@ class Live:
         self.turns.append(Turn("user", text))
         self.begin()
 
+    def again(self, text: str | None) -> None:
+        """The last answer is asked for again; with `text`, of another question."""
+        while self.turns and self.turns[-1].role == "assistant":
+            self.turns.pop()
+        if text is not None and self.turns and self.turns[-1].role == "user":
+            self.turns[-1] = Turn("user", text)
+        self.begin()
+
     def begin(self) -> None:
         """An answer is on its way."""
         self.phase = "prefill"
@@ -134,9 +142,11 @@ class Live:
             self.turns[-1] = Turn("assistant", self.turns[-1].text, complete)
 
     def fail(self, error: Error) -> None:
-        self.finish(complete=False)
         if error.fatal:
-            self.phase, self.model, self.loading = "dead", None, None
-            self.sampled, self.sampled_at = None, None
-        elif self.phase != "connecting":
-            self.phase = "idle" if self.model else "loading"
+            self.phase, self.loading = "dead", None
+            self.finish(complete=False)
+        elif self.phase == "loading":
+            self.loading, self.phase = None, "idle"
+        elif self.phase == "prefill" and self.began is None:
+            # The request was refused; a failure in the midst of an answer is followed by Done.
+            self.phase = "idle"

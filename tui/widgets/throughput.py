@@ -1,0 +1,39 @@
+"""How fast the model reads and writes."""
+
+from textual.content import Content
+
+from tui import figures
+from tui.glyphs import HEIGHTS
+from tui.widgets.panel import MUTED, Panel, spread, text
+
+
+class ThroughputPanel(Panel):
+    TITLE = "speed"
+
+    def rows(self, width: int, height: int, now: float) -> list[Content]:
+        live = self.live
+        done = None if live.busy else live.done
+        decode = live.rate if live.busy or done is None else done.decode_rate
+        prefill = live.prefill.rate if live.prefill else None
+        if done:
+            prefill = done.prefill_rate
+        read = live.began.prompt_tokens - live.began.reused_tokens if live.began else None
+        written = done.tokens if done else live.tokens or None
+        line = figures.spark(live.rate_history, width - 21, HEIGHTS, span=1.0)
+        return [
+            spread(
+                width,
+                text(("decode  ", MUTED), f"{figures.rate(decode):>5}", (" tok/s", MUTED)),
+                text((line, "$accent")),
+            ),
+            spread(
+                width,
+                text(("prefill ", MUTED), f"{figures.rate(prefill):>5}", (" tok/s", MUTED)),
+                text(figures.full(read), (" tokens", MUTED)),
+            ),
+            spread(
+                width,
+                text(("first token ", MUTED), figures.seconds(done and done.first_token)),
+                text(figures.full(written), (" written", MUTED)),
+            ),
+        ]
