@@ -56,14 +56,22 @@ class PackedKVCache:
         """Append [batch, kv_heads, n, head_dim]; all tokens, those that came last in full."""
         body = self.body
         sinks = min(self.config.sinks, self._plain_tokens + keys.shape[2])
-        plain_keys, plain_values = self._append(_half(keys), _half(values))
-        view = View(plain_keys, plain_values, sinks, body, self.key_codec, self.value_codec)
+        plain = self._append(_half(keys), _half(values))
+        view = View(*plain, sinks, body, self.key_codec, self.value_codec)
         return self._handles(view, decode=keys.shape[2] == 1, dtype=keys.dtype)
 
     def keys_and_values(self) -> tuple[KVHandle, KVHandle]:
         """All tokens held, as `update_and_fetch` returns them."""
-        keys, values = (plain[:, :, : self._plain_tokens] for plain in self._buffers())
-        view = View(keys, values, self.sinks, self.body, self.key_codec, self.value_codec)
+        keys, values = self._buffers()
+        view = View(
+            keys,
+            values,
+            self._plain_tokens,
+            self.sinks,
+            self.body,
+            self.key_codec,
+            self.value_codec,
+        )
         return self._handles(view, decode=None, dtype=keys.dtype)
 
     def lower(self, key_bits: int, value_bits: int) -> int:
@@ -208,8 +216,11 @@ class PackedKVCache:
         if value:
             raise ValueError("a packed cache keeps all it needs in its state")
 
-    def _append(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """The plain tokens with the new ones; packs what no longer fits beside them."""
+    def _append(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array, int]:
+        """Buffers of the plain tokens and the new ones, and how many these are.
+
+        Packs what no longer fits beside the recent tokens.
+        """
         held, added = self._plain_tokens, keys.shape[2]
         self.offset += added
         if self._plain is None:
@@ -219,11 +230,11 @@ class PackedKVCache:
             self._plain_tokens = held + added
             for buffer, new in zip(buffers, (keys, values), strict=True):
                 buffer[:, :, held : held + added] = new
-            return buffers[0][:, :, : held + added], buffers[1][:, :, : held + added]
+            return *buffers, held + added
         keys = mx.concatenate([buffers[0][:, :, :held], keys], axis=2)
         values = mx.concatenate([buffers[1][:, :, :held], values], axis=2)
         self._pack_all_but_recent(keys, values)
-        return keys, values
+        return keys, values, held + added
 
     def _pack_all_but_recent(self, keys: mx.array, values: mx.array) -> None:
         sinks = self.config.sinks

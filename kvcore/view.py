@@ -1,11 +1,22 @@
 """The cache as one call of attention sees it, and the handles that carry it there."""
 
 from dataclasses import dataclass, replace
+from functools import reduce
+from types import ModuleType
 
 import mlx.core as mx
 
-from kvcore.attention import PlainPart, absorb, empty_partial, merge, part_mask, sink_partial
+from kvcore.attention import (
+    Partial,
+    PlainPart,
+    absorb,
+    empty_partial,
+    merge,
+    part_mask,
+    sink_partial,
+)
 from kvcore.codecs.turboquant_mse import TurboQuantMSE
+from kvcore.kernels import decode_kernel
 from kvcore.segment import Segment
 
 
@@ -36,13 +47,15 @@ class PackedPart:
 
 @dataclass(frozen=True)
 class View:
-    """The cache as one call of attention sees it: every token, the newest in full.
+    """Every token of a layer, the newest in full.
 
-    `keys`, `values`: [batch, kv_heads, sinks + recent, head_dim]; `body` lies after the sinks.
+    `keys`, `values`: buffers [batch, kv_heads, n, head_dim] whose first `plain_tokens` are the
+    sinks, then the recent tokens; `body` lies between the two.
     """
 
     keys: mx.array
     values: mx.array
+    plain_tokens: int
     sinks: int
     body: tuple[Segment, ...]
     key_codec: TurboQuantMSE
@@ -54,7 +67,7 @@ class View:
 
     @property
     def tokens(self) -> int:
-        return self.keys.shape[2] + self.body_tokens
+        return self.plain_tokens + self.body_tokens
 
     def attend(
         self,
@@ -72,27 +85,23 @@ class View:
         kv_heads = self.keys.shape[1]
         rows = query_heads // kv_heads * length
         scaled = (queries.astype(mx.float32) * scale).reshape(batch, kv_heads, rows, head_dim)
-
-        def mask_of(columns: mx.array | slice):
-            return part_mask(mask, columns, length, self.tokens, kv_heads)
-
-        partial = empty_partial(scaled) if sinks is None else sink_partial(sinks, scaled)
-        body_end = self.sinks + self.body_tokens
-        columns = mx.concatenate([mx.arange(self.sinks), mx.arange(body_end, self.tokens)])
-        plain = PlainPart(self.keys, self.values)
-        partial = absorb(partial, scaled, plain, mask_of(columns))
+        all_visible = length == 1 and (mask is None or isinstance(mask, str))
+        kernel = decode_kernel() if all_visible and self.keys.dtype == mx.float16 else None
+        if kernel is not None:
+            plain = kernel.attend_plain(scaled, self.keys, self.values, self.plain_tokens)
+        else:
+            plain = self._attend_plain(scaled, mask, length)
+        if sinks is not None:
+            plain = merge(sink_partial(sinks, scaled), plain)
         if self.body:
-            packed = empty_partial(scaled)
             rotated = self.key_codec.into_basis(scaled)
-            start = self.sinks
-            for segment in self.body:
-                stop = start + segment.tokens
-                part = PackedPart(segment, self.key_codec, self.value_codec)
-                packed = absorb(packed, rotated, part, mask_of(slice(start, stop)))
-                start = stop
+            if kernel is not None:
+                packed = self._attend_body_by(kernel, rotated)
+            else:
+                packed = self._attend_body(rotated, mask, length)
             weighted = self.value_codec.out_of_basis(packed.weighted)
-            partial = merge(partial, replace(packed, weighted=weighted))
-        output = partial.weighted / partial.total
+            plain = merge(plain, replace(packed, weighted=weighted))
+        output = plain.weighted / plain.total
         return output.reshape(batch, query_heads, length, -1).astype(queries.dtype)
 
     def dequantised(self) -> tuple[mx.array, mx.array]:
@@ -100,13 +109,42 @@ class View:
 
         def whole(plain: mx.array, codec: TurboQuantMSE, side: str) -> mx.array:
             body = [codec.decode(getattr(segment, side)) for segment in self.body]
-            parts = [plain[:, :, : self.sinks], *body, plain[:, :, self.sinks :]]
+            recent = plain[:, :, self.sinks : self.plain_tokens]
+            parts = [plain[:, :, : self.sinks], *body, recent]
             return mx.concatenate([part.astype(plain.dtype) for part in parts], axis=2)
 
         return (
             whole(self.keys, self.key_codec, "keys"),
             whole(self.values, self.value_codec, "values"),
         )
+
+    def _attend_plain(self, queries: mx.array, mask: mx.array | str | None, length: int) -> Partial:
+        body_end = self.sinks + self.body_tokens
+        columns = mx.concatenate([mx.arange(self.sinks), mx.arange(body_end, self.tokens)])
+        part = PlainPart(
+            self.keys[:, :, : self.plain_tokens], self.values[:, :, : self.plain_tokens]
+        )
+        own = part_mask(mask, columns, length, self.tokens, self.keys.shape[1])
+        return absorb(empty_partial(queries), queries, part, own)
+
+    def _attend_body(self, queries: mx.array, mask: mx.array | str | None, length: int) -> Partial:
+        partial = empty_partial(queries)
+        start = self.sinks
+        for segment in self.body:
+            columns = slice(start, start + segment.tokens)
+            own = part_mask(mask, columns, length, self.tokens, self.keys.shape[1])
+            part = PackedPart(segment, self.key_codec, self.value_codec)
+            partial = absorb(partial, queries, part, own)
+            start += segment.tokens
+        return partial
+
+    def _attend_body_by(self, kernel: ModuleType, queries: mx.array) -> Partial:
+        fine = (self.key_codec.fine, self.value_codec.fine)
+        partials = (
+            kernel.attend_packed(queries, segment.keys, segment.values, *fine)
+            for segment in self.body
+        )
+        return reduce(merge, partials)
 
 
 class KVHandle(mx.array):

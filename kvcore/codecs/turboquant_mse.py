@@ -11,7 +11,7 @@ from functools import cache
 
 import mlx.core as mx
 
-from kvcore.bitplanes import drop, is_prefix, pack, unpack
+from kvcore.bitplanes import GROUP, drop, is_prefix, pack, unpack
 from kvcore.codebooks import centroid, codebook, quantise
 from kvcore.rotation import rotate, rotate_back, rotation_table
 
@@ -43,6 +43,10 @@ class Codes:
         return self.scale.shape[2]
 
     @property
+    def head_dim(self) -> int:
+        return self.fields[0].shape[-1] * GROUP
+
+    @property
     def bit_nbytes(self) -> int:
         """Bytes that dropping one bit frees: an eighth of a byte for each element."""
         return self.fields[0].size
@@ -62,13 +66,15 @@ class Codes:
 
     def followed_by(self, other: "Codes") -> "Codes":
         """Both, in order; this one must end with a whole block."""
+        mean = self.mean
+        if mean is not None and other.mean is not None:
+            mean = mx.concatenate([mean, other.mean], axis=2)
+        pairs = zip(self.fields, other.fields, strict=True)
         return Codes(
             self.bits,
-            tuple(
-                mx.concatenate(pair, axis=2) for pair in zip(self.fields, other.fields, strict=True)
-            ),
+            tuple(mx.concatenate([mine, others], axis=2) for mine, others in pairs),
             mx.concatenate([self.scale, other.scale], axis=2),
-            None if self.mean is None else mx.concatenate([self.mean, other.mean], axis=2),
+            mean,
         )
 
 
