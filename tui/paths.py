@@ -1,5 +1,6 @@
 """Where the program keeps its files. Folders are named here and made by who writes to them."""
 
+import warnings
 from pathlib import Path
 
 from platformdirs import PlatformDirs
@@ -24,7 +25,10 @@ def state() -> Path:
 
 def runtime() -> Path:
     """Sockets of running engines."""
-    return _DIRS.user_runtime_path
+    with warnings.catch_warnings():
+        # Without XDG_RUNTIME_DIR it is a folder for temporary files, and platformdirs says so.
+        warnings.simplefilter("ignore")
+        return _DIRS.user_runtime_path
 
 
 def settings() -> Path:
