@@ -62,7 +62,7 @@ def admit(
             if taken is not None:
                 return (*clear, *lowers(taken, reason), SmallerChunk(chunk, reason))
     freed = _freed(list(steps(cache.layers)), growth, tokens)
-    return (Refuse(_at_floor(worst, tokens, growth - freed, scratch)),)
+    return (Refuse(_at_floor(worst, cache, tokens, growth - freed, scratch)),)
 
 
 def _fits(known: Sequence[Budget], growth: float, scratch: float) -> bool:
@@ -116,24 +116,29 @@ _ADVICE = {
 }
 
 
-def _at_floor(budget: Budget, tokens: int, growth: float, scratch: float) -> str:
-    even = f"even at {FLOOR[0]}/{FLOOR[1]} bits"
-    return f"{_unfit(budget, tokens, growth, scratch)}, {even}: {_ADVICE[budget.name]}."
+def _at_floor(budget: Budget, cache: CacheState, tokens: int, growth: float, scratch: float) -> str:
+    ours = any(layer.kind == "packed" for layer in cache.layers)
+    even = f"even at {FLOOR[0]}/{FLOOR[1]} bits " if ours else ""
+    numbers = _numbers(budget, growth, scratch)
+    return f"{_who(tokens)} not fit: {even}{numbers}; {_ADVICE[budget.name]}."
 
 
 def _forbidden(budget: Budget, tokens: int, growth: float, scratch: float) -> str:
     return (
-        f"{_unfit(budget, tokens, growth, scratch)}, and --policy off keeps every bit: "
-        f"use --policy balanced, {_ADVICE[budget.name]}."
+        f"{_who(tokens)} not fit: {_numbers(budget, growth, scratch)}, and --policy off keeps "
+        f"every bit; use --policy balanced, {_ADVICE[budget.name]}."
     )
 
 
-def _unfit(budget: Budget, tokens: int, growth: float, scratch: float) -> str:
-    what = f"The next {tokens:,} tokens do" if tokens > 1 else "The next token does"
+def _who(tokens: int) -> str:
+    return f"The next {tokens:,} tokens do" if tokens > 1 else "The next token does"
+
+
+def _numbers(budget: Budget, growth: float, scratch: float) -> str:
     if budget.name == "system":
         # Lowering may free more than the step takes: then its scratch alone is too much.
-        need = in_words(max(0.0, growth) + scratch)
-        return f"{what} not fit: {budget.in_words()} and {need} would be needed"
+        need = max(0.0, growth) + scratch
+        return f"{in_words(need)} would be needed and {budget.in_words()}"
     holder = "the cache" if budget.name == "--kv-limit" else "MLX"
-    after = in_words(budget.limit + budget.over(growth, scratch))
-    return f"{what} not fit: {holder} would hold {after} and {budget.in_words()}"
+    after = budget.limit + budget.over(growth, scratch)
+    return f"{holder} would hold {in_words(after)} and {budget.in_words()}"
