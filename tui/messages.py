@@ -8,10 +8,10 @@ from typing import Literal
 
 import msgspec
 
+from kvcore.budget import Policy
 from kvcore.memory.sample import Level, MemorySample
 from kvcore.report import LayerReport
 
-Policy = Literal["off", "careful", "balanced", "hard"]
 POLICIES: tuple[Policy, ...] = ("off", "careful", "balanced", "hard")
 
 
