@@ -1,0 +1,151 @@
+"""A model with its caches: a prompt goes in, tokens come out, a common beginning is used again."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.models.cache import KVCache
+
+from kvcore import KVCacheBuilder, KVCacheConfig
+from kvcore.attach import layer_reports
+from kvcore.cache import PackedKVCache
+from kvcore.ladder import bit_cost, token_cost
+from kvcore.report import LayerReport
+from kvcore.watchdog import CacheState
+
+Sampler = Callable[[mx.array], mx.array]
+"""From log probabilities [1, vocabulary] to a token [1]."""
+
+
+class CachedModel:
+    """`tokens` are what the caches hold, at every moment at which a method has returned or
+    yielded. After an exception nobody knows what they hold: call `clear`."""
+
+    def __init__(self, model: nn.Module, config: KVCacheConfig) -> None:
+        self.tokens: list[int] = []
+        self.caches: list[Any] = []
+        self._model = model
+        self._config = config
+        self.clear()
+        # Before its first token a cache knows no shapes: one is computed to see what they cost,
+        # and a second so that what is compiled at first use does not delay the first answer.
+        self.prefill([0])
+        self._first = self.state().layers
+        next(self.decode(0, lambda logprobs: mx.argmax(logprobs, axis=-1)))
+        self.clear()
+
+    def clear(self) -> None:
+        """Empty caches, with the bits that a chat starts with."""
+        self.tokens = []
+        self.caches = []  # the old arrays go before the new ones come
+        self.caches = KVCacheBuilder.for_model(self._model, self._config)
+
+    def state(self) -> CacheState:
+        layers = layer_reports(self.caches)
+        if not self.tokens:
+            return CacheState(layers, 0, 0)
+        return CacheState(layers, len(self.tokens), sum(layer.nbytes for layer in layers))
+
+    def outlook(self, tokens: int) -> tuple[CacheState, int]:
+        """The state, and the bytes by which `tokens` more make it larger at its present bits:
+        rather too many than too few. Layers that are empty still tell what a token costs them.
+        """
+        state = self.state()
+        if not self.tokens:
+            layers = map(_at_bits_of, self._first, state.layers)
+            state = replace(state, layers=tuple(layers))
+        foreseen = [
+            self._foreseen(layer, first, cache, len(self.tokens) + tokens)
+            for layer, first, cache in zip(state.layers, self._first, self.caches, strict=True)
+        ]
+        return state, max(0, round(sum(foreseen)) - state.nbytes)
+
+    def _foreseen(self, layer: LayerReport, first: LayerReport, cache: Any, tokens: int) -> float:
+        """Bytes of a layer that holds `tokens`."""
+        if layer.kind == "packed":
+            plain = self._config.sinks + self._config.window
+            return first.nbytes + token_cost(layer) * max(0, tokens - plain)
+        if layer.kind == "state":
+            return first.nbytes
+        # mlx-lm's own caches grow by so many tokens at once; the first already costs them all.
+        steps = -(-min(tokens, getattr(cache, "max_size", tokens)) // KVCache.step)
+        return first.nbytes * steps
+
+    def lower(self, layers: Sequence[int], key_bits: int, value_bits: int) -> None:
+        """Drop bits of the packed layers among `layers`; never raises any."""
+        for index in layers:
+            for cache in getattr(self.caches[index], "caches", [self.caches[index]]):
+                if isinstance(cache, PackedKVCache):
+                    cache.lower(key_bits, value_bits)
+
+    def reuse(self, prompt: Sequence[int]) -> int:
+        """Cut the caches back to what `prompt` begins with; returns how many tokens that is.
+
+        At least one token of the prompt is left to compute, for logits are not kept. Caches that
+        cannot go back (recurrent state, a sliding window that has wrapped) start anew.
+        """
+        kept = min(common_prefix(self.tokens, prompt), len(prompt) - 1)
+        surplus = len(self.tokens) - kept
+        if surplus and not (
+            all(cache.is_trimmable() for cache in self.caches)
+            and all(cache.trim(surplus) == surplus for cache in self.caches)
+        ):
+            self.clear()
+        del self.tokens[kept:]
+        return len(self.tokens)
+
+    def prefill(self, tokens: list[int]) -> None:
+        """Put one chunk into the caches, evaluated when this returns."""
+        self._model(mx.array(tokens)[None], cache=self.caches)
+        mx.eval([cache.state for cache in self.caches])
+        self.tokens.extend(tokens)
+        # The next chunk's scratch has other shapes: what the pool holds would lie idle.
+        mx.clear_cache()
+
+    def decode(self, last: int, sampler: Sampler) -> Iterator[int]:
+        """The tokens after `last`, the prompt's last one, which the caches do not hold yet.
+
+        One step ahead, so that the device does not wait for Python: when a token is yielded, the
+        step that puts it into the caches has been launched already.
+        """
+
+        def step(token: mx.array) -> mx.array:
+            logits = self._model(token[None], cache=self.caches)[:, -1, :]
+            sampled = sampler(logits - mx.logsumexp(logits, axis=-1, keepdims=True))
+            mx.async_eval(sampled)
+            return sampled
+
+        token = step(mx.array([last]))
+        self.tokens.append(last)
+        while True:
+            following = step(token)
+            self.tokens.append(cast(int, token.item()))
+            yield self.tokens[-1]
+            token = following
+
+
+def common_prefix(held: Sequence[int], wanted: Sequence[int]) -> int:
+    """How many leading tokens are the same."""
+    for index, (a, b) in enumerate(zip(held, wanted, strict=False)):
+        if a != b:
+            return index
+    return min(len(held), len(wanted))
+
+
+def _at_bits_of(first: LayerReport, layer: LayerReport) -> LayerReport:
+    """What the first token's layer costs where `layer`, empty, has been lowered since."""
+    if first.key_bits is None or first.value_bits is None:
+        return first
+    if layer.key_bits is None or layer.value_bits is None or first.token_nbytes is None:
+        return first
+    key_cost, value_cost = bit_cost(first)
+    saved = (first.key_bits - layer.key_bits) * key_cost
+    saved += (first.value_bits - layer.value_bits) * value_cost
+    return replace(
+        first,
+        key_bits=layer.key_bits,
+        value_bits=layer.value_bits,
+        token_nbytes=round(first.token_nbytes - saved),
+    )

@@ -1,0 +1,176 @@
+"""Room in memory for the model's next step: foreseen, asked for, and made."""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Literal
+
+import mlx.core as mx
+
+from kvcore.memory.sample import Level, MemorySample
+from kvcore.watchdog import (
+    Action,
+    CacheState,
+    ClearPool,
+    Lower,
+    Plan,
+    Refuse,
+    SmallerChunk,
+    admit,
+)
+from tui.engine.generation import CachedModel
+from tui.messages import Acted, Event, Layers
+
+CHUNK = 512
+"""Tokens of the prompt that are computed at once. More is hardly faster, needs more scratch, and
+a stop has to wait for the end of the chunk."""
+
+REMEMBERED = 2
+"""Steps whose scratch the next one is judged by."""
+
+Step = Literal["prefill", "decode"]
+Act = Literal["lower", "clear", "chunk", "stop"]
+
+
+class Room:
+    """Asks kvcore.watchdog before each step of the model, does what it says, and tells of it.
+
+    Belongs to the model's thread. Any thread may `post` actions, replace `plan` and read `held`,
+    the cache as it was at the last look, None without a model.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        read_sample: Callable[[], MemorySample],
+        emit: Callable[[Event], None],
+    ) -> None:
+        self.plan = plan
+        self.chunk = CHUNK
+        self.held: CacheState | None = None
+        self._read_sample = read_sample
+        self._emit = emit
+        self._posted: deque[Action] = deque()
+        self._level: Level | None = None
+        self._scratch: dict[Step, deque[int]] = {
+            "prefill": deque(maxlen=REMEMBERED),
+            "decode": deque(maxlen=REMEMBERED),
+        }
+        self._measuring: Step | None = None
+
+    def post(self, actions: tuple[Action, ...]) -> None:
+        """Have the actions done between two steps."""
+        self._posted.extend(actions)
+
+    def look(self, cached: CachedModel) -> CacheState:
+        self.held = cached.state()
+        return self.held
+
+    def report(self, cached: CachedModel) -> None:
+        self._emit(layers_event(self.look(cached)))
+
+    def settle(self, cached: CachedModel) -> str | None:
+        """Do what was posted; a sentence where the answer under way has to end."""
+        refusal = None
+        while self._posted:
+            refusal = self._carry_out(self._posted.popleft(), cached) or refusal
+        return refusal
+
+    def forecast(self, cached: CachedModel, tokens: int) -> tuple[int, str | None]:
+        """The cache's bytes with `tokens` more, at its present bits; and a sentence where not
+        even the fewest bits can hold them."""
+        state, growth = cached.outlook(tokens)
+        refusals = (
+            self._refuse(action, cached)
+            for action in self._ask(state, growth, 0, tokens)
+            if isinstance(action, Refuse)
+        )
+        return state.nbytes + growth, next(refusals, None)
+
+    def admit(self, cached: CachedModel, step: Step, tokens: int) -> str | None:
+        """Make room for the next `tokens`, of which prefill takes no more than `chunk` at once.
+        A sentence where there is none to be made."""
+        self._measure(step)
+        seen = None
+        while True:
+            wanted = min(tokens, self.chunk) if step == "prefill" else tokens
+            state, growth = cached.outlook(wanted)
+            bits = [(layer.key_bits, layer.value_bits) for layer in state.layers]
+            if seen == (wanted, bits):
+                return None  # the last round changed nothing, and the next one would not
+            seen = (wanted, bits)
+            actions = self._ask(state, growth, max(self._scratch[step], default=0), wanted)
+            for action in actions:
+                if refusal := self._carry_out(action, cached):
+                    return refusal
+            if not any(isinstance(action, Lower | SmallerChunk) for action in actions):
+                return None
+
+    def _ask(self, state: CacheState, growth: int, scratch: int, tokens: int) -> tuple[Action, ...]:
+        sample = self._read_sample()
+        self._level = sample.level
+        return admit(sample, state, self.plan, growth, scratch, tokens)
+
+    def _measure(self, step: Step) -> None:
+        """What the last step needed beyond what it left; and begin to measure the next."""
+        if self._measuring is not None:
+            scratch = mx.get_peak_memory() - mx.get_active_memory()
+            self._scratch[self._measuring].append(max(0, scratch))
+        self._measuring = step
+        mx.reset_peak_memory()
+
+    def _carry_out(self, action: Action, cached: CachedModel) -> str | None:
+        match action:
+            case Refuse():
+                return self._refuse(action, cached)
+            case ClearPool(reason):
+                before = mx.get_cache_memory()
+                mx.clear_cache()
+                self._tell("clear", reason, cached, freed=before - mx.get_cache_memory())
+            case SmallerChunk(tokens, reason):
+                self.chunk = tokens
+                self._tell("chunk", f"{reason}; {tokens} tokens at once", cached)
+            case Lower(layers, key_bits, value_bits, reason):
+                before = cached.state().nbytes
+                cached.lower(layers, key_bits, value_bits)
+                self._tell(
+                    "lower",
+                    reason,
+                    cached,
+                    freed=before - cached.state().nbytes,
+                    layers=layers,
+                    key_bits=key_bits,
+                    value_bits=value_bits,
+                )
+                self.report(cached)
+                # The peak was this act's own.
+                mx.reset_peak_memory()
+        return None
+
+    def _refuse(self, refuse: Refuse, cached: CachedModel) -> str:
+        self._tell("stop", refuse.sentence, cached)
+        return refuse.sentence
+
+    def _tell(self, act: Act, reason: str, cached: CachedModel, **figures: Any) -> None:
+        self._emit(
+            Acted(
+                act=act,
+                reason=reason,
+                level=self._level,
+                at_token=len(cached.tokens),
+                **figures,
+            )
+        )
+
+
+def layers_event(state: CacheState) -> Layers:
+    halves = [layer.half_nbytes for layer in state.layers]
+    half_nbytes = None
+    if any(half is not None for half in halves):
+        # A layer that is not ours counts the same on both sides of the comparison.
+        half_nbytes = sum(
+            layer.nbytes if layer.half_nbytes is None else layer.half_nbytes
+            for layer in state.layers
+        )
+    return Layers(
+        tokens=state.tokens, nbytes=state.nbytes, half_nbytes=half_nbytes, layers=state.layers
+    )
