@@ -24,7 +24,8 @@ POOL_SHARE = 0.01
 @dataclass(frozen=True)
 class State:
     """What decide remembers: how many samples in a row were at warn or worse, at critical, over
-    a budget, normal; when it last acted; whether it has cleared the pool in this pressure."""
+    a budget, normal; when it last acted; whether it has cleared the pool in this pressure; how
+    long the cache is, and for how many samples it has been so."""
 
     warn: int = 0
     critical: int = 0
@@ -32,13 +33,15 @@ class State:
     calm: int = 0
     acted: float | None = None
     cleared: bool = False
+    tokens: int | None = None
+    still: int = SAMPLES
 
 
 def decide(
     state: State, sample: MemorySample, cache: CacheState, plan: Plan
 ) -> tuple[State, tuple[Action, ...]]:
-    """What the latest sample asks for. Refuse comes only when nothing is left to lower, and is
-    repeated while that lasts: one who is writing no answer has nothing to stop."""
+    """What the latest sample asks for. Refuse comes only when nothing is left to lower, and only
+    where the cache has just changed: else no answer is being written."""
     state = _observe(state, sample, cache, plan)
     now = sample.time if sample.monotonic is None else sample.monotonic
     if state.acted is not None and now < state.acted:
@@ -65,6 +68,8 @@ def _observe(state: State, sample: MemorySample, cache: CacheState, plan: Plan) 
         over=count(state.over, bool(_exceeded(sample, cache, plan))),
         calm=calm,
         cleared=state.cleared and calm < CALM_SAMPLES,
+        tokens=cache.tokens,
+        still=count(state.still, state.tokens in (None, cache.tokens)),
     )
 
 
@@ -95,7 +100,7 @@ def _act(state: State, sample: MemorySample, cache: CacheState, plan: Plan) -> t
             return clear
     if lower:
         return clear + lower
-    if critical and cache.tokens:
+    if critical and cache.tokens and state.still < SAMPLES:
         return (*clear, Refuse(_stopped(sample)))
     return clear if not state.cleared else ()
 

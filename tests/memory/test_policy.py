@@ -165,8 +165,23 @@ def test_at_critical_there_is_no_time_to_try_the_pool_alone():
 
 def test_the_answer_is_stopped_only_after_the_pool_was_tried():
     floor = cache(4096, 30, *FLOOR)
-    acts, _ = replay(series(*["critical"] * 14, mlx_cache=GIB), Plan(), floor)
+    acts, _ = replay(series(*["critical"] * 14, mlx_cache=GIB), Plan(), floor, tokens=1)
     assert kinds(acts) == [[ClearPool], [ClearPool, Refuse]]
+
+
+def test_where_no_answer_is_written_there_is_none_to_stop():
+    floor = cache(4096, 30, *FLOOR)
+    assert replay(series(*["critical"] * 60), Plan(), floor)[0] == []
+
+
+def test_an_answer_begun_while_it_is_still_critical_is_stopped_too():
+    memory, floor, stopped = State(), cache(4096, 30, *FLOOR), []
+    for second in range(60):
+        growing = second < 5 or second > 40
+        floor = carried_out(floor, (), tokens=growing)
+        memory, actions = decide(memory, sample(second, "critical"), floor, Plan())
+        stopped += [second] * bool(actions)
+    assert stopped == [2, 41, 51]
 
 
 def test_a_pressure_that_comes_back_soon_is_the_same_pressure():
@@ -269,6 +284,7 @@ def test_whatever_happens(samples, plan, held):
         assert lowered.nbytes <= act.before.nbytes
         if any(isinstance(action, Refuse) for action in act.actions):
             assert not list(steps(act.before.layers))
+            assert act.before.tokens > 0
             assert all(taken.level == "critical" for taken in latest)
     if times == sorted(times):
         for one, other in pairwise(acts):
