@@ -60,6 +60,12 @@ class GGUF:
     metadata: dict[str, Any]
     tensors: dict[str, Tensor]
 
+    def tensor(self, name: str) -> Tensor:
+        """Raises GGUFError if there is none of that name."""
+        if name not in self.tensors:
+            raise GGUFError(f"it has no tensor {name!r}: the file is damaged or of another kind")
+        return self.tensors[name]
+
     def read(self, tensor: Tensor) -> np.ndarray:
         """The tensor's bytes, as uint8. Raises GGUFError if the file has shrunk since."""
         content = np.fromfile(self.path, np.uint8, tensor.nbytes, offset=tensor.offset)
@@ -109,6 +115,8 @@ def _describe_tensor(header: "_Header") -> Tensor:
     if not 1 <= dimensions <= 4:
         raise GGUFError(f"its tensor {name!r} has {dimensions} dimensions")
     shape = tuple(header.number("<Q") for _ in range(dimensions))[::-1]
+    if 0 in shape:
+        raise GGUFError(f"its tensor {name!r} is empty")
     kind = header.number("<I")
     offset = header.number("<Q")
     layout = LAYOUTS.get(kind)

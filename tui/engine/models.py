@@ -22,7 +22,7 @@ from tui.engine import blas, hub
 from tui.engine.convert import convert
 from tui.engine.download import SHA256, fetch_smollm2
 from tui.engine.errors import LoadStopped, ModelError
-from tui.engine.folder import build_folder
+from tui.engine.folder import build_folder, remove_leftovers
 from tui.engine.gguf import GGUFError, read_gguf
 from tui.messages import Loading, ModelInfo
 
@@ -60,6 +60,7 @@ def load(name: str, progress: Callable[[Loading], None], cancelled: Callable[[],
         progress(Loading(stage=stage, done=done, total=total))
 
     try:
+        remove_leftovers(paths.models())
         folder = _find(name, report)
         return _load_folder(name, folder, report)
     except OSError as error:
@@ -75,7 +76,7 @@ def _find(name: str, report: Report) -> Path:
     if name == BUILT_IN:
         return _built_in(report)
     path = Path(name).expanduser()
-    if path.is_dir():
+    if name and path.is_dir():
         return path
     if path.is_file():
         return _converted(path, report)
@@ -130,6 +131,8 @@ def _load_folder(name: str, folder: Path, report: Report) -> Loaded:
             f"{folder} has no weights (model*.safetensors): give a complete MLX model, "
             "for example one of mlx-community's."
         )
+    if not any(folder.glob("*token*")):
+        raise ModelError(f"{folder} has no tokenizer (tokenizer.json): give a complete MLX model.")
     report("weights", 0, None)
     try:
         model: Any
@@ -141,7 +144,7 @@ def _load_folder(name: str, folder: Path, report: Report) -> Loaded:
         raise
     except Exception as error:
         # mlx-lm, transformers and the model's own file raise what they like.
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".:")
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(" .:;")
         raise ModelError(
             f"{name} cannot be loaded by mlx-lm {version('mlx-lm')}: {reason}; "
             f"check the files in {folder}, or name another model."
