@@ -4,12 +4,13 @@ import argparse
 import logging
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import NoReturn
 
 from tui import paths, sessions, settings
 from tui.sessions import Session
-from tui.settings import Settings, nearest
+from tui.settings import Settings
 from tui.themes import load_theme
 
 SHORT = {"temperature": "--temp"}
@@ -50,13 +51,12 @@ class Parser(argparse.ArgumentParser):
         args, unknown = self.parse_known_intermixed_args(argv)
         if not unknown:
             return args
-        if unknown[0].startswith("--"):
-            word = unknown[0].partition("=")[0]
-            self.error(f"there is no {word}; did you mean {self._nearest_flag(word)}?")
-        self.error(f"{unknown[0]!r} is one argument too many")
-
-    def _nearest_flag(self, word: str) -> str:
-        return nearest(word, [flag for action in self._actions for flag in action.option_strings])
+        if not unknown[0].startswith("-"):
+            self.error(f"{unknown[0]!r} is one argument too many")
+        word = unknown[0].partition("=")[0]
+        known = [flag for action in self._actions for flag in action.option_strings]
+        near = get_close_matches(word, known, n=1)
+        self.error(f"there is no {word}" + (f"; did you mean {near[0]}?" if near else ""))
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:

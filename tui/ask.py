@@ -6,6 +6,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from tui import figures
 from tui.arguments import (
     Parser,
@@ -21,6 +23,9 @@ from tui.exits import DONE, FAILED, MEMORY
 from tui.messages import LINE_LIMIT, Acted, AnyEvent, Ask, Done, Error, Setup, Token, encode
 from tui.progress_line import ProgressLine
 
+LINGER = 5.0
+"""Seconds that the engine outlives this process, should it be killed."""
+
 
 def main(argv: Sequence[str]) -> int:
     parser = Parser("ask", "One answer on stdout, figures on stderr. Stdin is added to the prompt.")
@@ -29,8 +34,13 @@ def main(argv: Sequence[str]) -> int:
     add_session(parser)
     add_settings(parser)
     add_log(parser)
-    args = parser.read(argv)
-    return answer(args, " ".join(args.prompt), args.json)
+    # argparse cannot tell flags among words from words after "--".
+    flags, words = list(argv), []
+    if "--" in flags:
+        end = flags.index("--")
+        flags, words = flags[:end], flags[end + 1 :]
+    args = parser.read(flags)
+    return answer(args, " ".join([*args.prompt, *words]), args.json)
 
 
 def answer(args: argparse.Namespace, words: str, as_json: bool = False) -> int:
@@ -45,6 +55,7 @@ def answer(args: argparse.Namespace, words: str, as_json: bool = False) -> int:
     if sys.stdout is None:
         raise UsageError("Stdout is closed: there is nowhere to put the answer.")
     setup = settings.setup(session.path, session.turns) if session else settings.setup()
+    setup = msgspec.structs.replace(setup, linger=LINGER)
     printer = Printer(as_json)
     try:
         return asyncio.run(_converse(setup, prompt, log, printer))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from importlib import import_module
 
 from tui.arguments import UsageError
+from tui.engine.endpoint import EngineError
 from tui.exits import FAILED, INTERRUPTED, USAGE
 from tui.sessions import SessionError
 from tui.settings import SettingsError
@@ -56,6 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return FAILED
     except (UsageError, SettingsError, ThemeError, SessionError) as error:
         return _fail(str(error), USAGE)
+    except EngineError as error:
+        return _fail(str(error), FAILED)
     except OSError as error:
         where = "" if error.filename is None else f"{error.filename}: "
         return _fail(f"{where}{error.strerror or error}.", FAILED)

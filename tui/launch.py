@@ -21,6 +21,7 @@ from tui.arguments import (
     read_settings,
 )
 from tui.cli import COMMANDS
+from tui.engine.endpoint import running_engines
 from tui.exits import DONE
 from tui.messages import Setup
 from tui.settings import Settings
@@ -91,12 +92,9 @@ def _terminal() -> bool:
 
 def _running_engine() -> Path:
     """The socket of the engine that was started last. Raises UsageError where none runs."""
-    from tui.engine.client import running_engines
-
-    sockets = running_engines()
-    if not sockets:
-        raise UsageError("No engine is running: start one with `veloxquant-tui --continue`.")
-    return max(sockets, key=lambda path: path.stat().st_mtime)
+    for path in running_engines():
+        return path
+    raise UsageError("No engine is running: go on with its chat by `veloxquant-tui --continue`.")
 
 
 def _open(setup: Setup, settings: Settings, log: Path, running: Path | None = None) -> int:
