@@ -18,9 +18,8 @@ from kvcore.rotation import rotate, rotate_back, rotation_table
 BLOCK = 128
 """Tokens that share a mean; the unit in which tokens are packed."""
 
-LOWER_TILE = 1024
-"""Tokens whose scales are recomputed at a time when bits are dropped."""
-
+_LOWER_TILES = 32
+"""Scales are recomputed from so many parts of the codes, to stay below what the codes take."""
 _LARGEST_HALF = 65504.0
 
 
@@ -132,8 +131,9 @@ class TurboQuantMSE:
         if bits >= codes.bits:
             return codes
         scales, packed = [], []
-        for start in range(0, codes.tokens, LOWER_TILE):
-            stop = start + LOWER_TILE
+        tile = max(BLOCK, codes.tokens // _LOWER_TILES)
+        for start in range(0, codes.tokens, tile):
+            stop = start + tile
             fields = tuple(field[:, :, start:stop] for field in codes.fields)
             kept = drop(fields, codes.bits, bits)
             ratio = _scale_ratio(self.fine, codes.bits, bits, self.unbiased)(fields)

@@ -1,0 +1,93 @@
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from kvcore.codecs.turboquant_mse import BLOCK, TurboQuantMSE
+
+KEYS = TurboQuantMSE(6, centred=True, unbiased=False)
+VALUES = TurboQuantMSE(6, centred=False, unbiased=True)
+
+# Distortion of a unit vector's rotated coordinates at head_dim 128, from the exact law on the
+# sphere, for codes of that width alone; per-vector scales change it by less than the tolerance.
+SPHERE_MSE = {1: 0.36089, 2: 0.11600, 3: 0.03397, 4: 0.00932}
+
+
+def normal(*shape, seed=0):
+    return mx.array(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
+
+
+def relative_error(got, want):
+    return (mx.square(got - want).sum() / mx.square(want).sum()).item()
+
+
+@pytest.mark.parametrize("bits", SPHERE_MSE)
+def test_distortion_on_isotropic_vectors_is_the_papers(bits):
+    x = normal(1, 1, 40 * BLOCK, 128)
+    codec = TurboQuantMSE(bits, centred=False, unbiased=False)
+    codes = codec.encode(x, bits)
+    rotated = codec.into_basis(x)
+    unit = rotated / mx.linalg.norm(rotated, axis=-1, keepdims=True)
+    # The paper's book scales by the norm alone; take the centroids at that scale.
+    centroids = codec.centred_vectors(codes, 0, codes.tokens) / codes.scale / 128**0.5
+    assert mx.square(centroids - unit).sum(-1).mean().item() == pytest.approx(
+        SPHERE_MSE[bits], rel=0.02
+    )
+
+
+@pytest.mark.parametrize("codec", [KEYS, VALUES])
+@pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 256])
+def test_lowering_equals_encoding_at_fewer_bits(codec, head_dim):
+    x = 3 * normal(1, 2, 2 * BLOCK, head_dim) + 2 * normal(head_dim, seed=1)
+    codes = codec.encode(x, 6)
+    for bits in (5, 4, 3, 2, 1):
+        codes = codec.lower(codes, bits)
+        direct = codec.encode(x, bits)
+        assert all(mx.array_equal(a, b) for a, b in zip(codes.fields, direct.fields, strict=True))
+        lowered_error = relative_error(codec.decode(codes), x)
+        assert lowered_error == pytest.approx(relative_error(codec.decode(direct), x), rel=0.01)
+
+
+def test_keys_keep_their_norm_and_values_their_direction():
+    x = normal(1, 1, BLOCK, 64)
+    for bits in (6, 2):
+        values = VALUES.decode(VALUES.encode(x, bits))
+        along = (values * x).sum(-1) / (x * x).sum(-1)
+        assert mx.allclose(along, mx.ones_like(along), atol=2e-3)
+        codec = TurboQuantMSE(6, centred=False, unbiased=False)
+        keys = codec.decode(codec.encode(x, bits))
+        assert mx.allclose(mx.linalg.norm(keys, axis=-1), mx.linalg.norm(x, axis=-1), rtol=2e-3)
+
+
+def test_a_common_offset_costs_keys_nothing():
+    x = normal(1, 1, BLOCK, 64)
+    offset = 50 * normal(64, seed=2)
+    plain = relative_error(KEYS.decode(KEYS.encode(x, 4)), x)
+    moved = KEYS.decode(KEYS.encode(x + offset, 4)) - offset
+    assert relative_error(moved, x) < 1.5 * plain + 1e-3
+
+
+@pytest.mark.parametrize("codec", [KEYS, VALUES])
+@pytest.mark.parametrize("factor", [0.0, 1e-7, 1e-3, 1e4])
+def test_extreme_norms_stay_finite(codec, factor):
+    x = normal(1, 1, BLOCK, 64) * factor
+    decoded = codec.decode(codec.encode(x, 6))
+    assert mx.isfinite(decoded).all().item()
+    assert mx.abs(decoded - x).max().item() <= 0.2 * factor + 1e-7
+
+
+def test_scores_and_weighted_sums_are_those_of_the_decoded_vectors():
+    x, queries = normal(1, 2, 3 * BLOCK, 64), normal(1, 2, 5, 64, seed=1)
+    codes = KEYS.encode(x, 4)
+    decoded = KEYS.decode(codes)
+    for start, stop in ((0, 3 * BLOCK), (BLOCK, 2 * BLOCK + 17)):
+        got = KEYS.scores(KEYS.into_basis(queries), codes, start, stop)
+        assert mx.allclose(got, queries @ decoded[:, :, start:stop].swapaxes(-1, -2), atol=1e-3)
+    weights = mx.softmax(normal(1, 2, 5, 3 * BLOCK, seed=2), axis=-1)
+    codes = VALUES.encode(x, 4)
+    got = VALUES.out_of_basis(VALUES.weighted_sum(weights, codes, 0, 3 * BLOCK))
+    assert mx.allclose(got, weights @ VALUES.decode(codes), atol=1e-3)
+
+
+def test_bytes_are_the_bits_the_scales_and_the_means():
+    codes = KEYS.encode(normal(1, 2, 2 * BLOCK, 128), 4)
+    assert sum(a.nbytes for a in codes.arrays()) == 2 * (256 * (128 // 2 + 2) + 2 * 128 * 2)
