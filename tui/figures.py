@@ -76,19 +76,21 @@ def seconds(duration: float | None) -> str:
     return UNKNOWN
 
 
-def spark(values: Sequence[float], width: int, heights: str, span: float = 0.0) -> str:
-    """The last `width` values as a row of `heights`, from their least to their largest.
+def spark(
+    values: Sequence[float], width: int, heights: str, low: float | None = None, span: float = 0.0
+) -> str:
+    """The last `width` values as a row of `heights`, from `low`, or their least, to their largest.
 
     `span` is the least difference that fills the whole height, so that noise stays flat.
     """
     shown = list(values)[-width:]
     if not shown:
         return ""
-    low, high = min(shown), max(shown)
-    span = max(span, high - low)
+    low = min(shown) if low is None else low
+    span = max(span, max(shown) - low)
     top = len(heights) - 1
     if span <= 0:
-        return heights[top // 2] * len(shown)
+        return heights[0] * len(shown)
     return "".join(heights[min(top, int((value - low) / span * len(heights)))] for value in shown)
 
 

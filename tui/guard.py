@@ -33,7 +33,7 @@ def unicode_terminal() -> bool:
         (os.environ[name] for name in ("LC_ALL", "LC_CTYPE", "LANG") if os.environ.get(name)), ""
     )
     # No locale at all is common in containers, behind terminals that show UTF-8 well.
-    return not locale or "utf" in locale.lower() and "8" in locale
+    return not locale or ("utf" in locale.lower() and "8" in locale)
 
 
 def few_colours() -> bool:

@@ -49,6 +49,9 @@ class Live:
     acted: Acted | None = None
     acted_at: float | None = None
     done: Done | None = None
+    asked_at: float | None = None
+    first_token: float | None = None
+    """Seconds from the question to the first piece of the answer, as the app saw them."""
     tokens: int = 0
     rate: float | None = None
     used_history: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY))
@@ -88,6 +91,7 @@ class Live:
         """An answer is on its way."""
         self.phase = "prefill"
         self.tokens, self.rate, self.prefill, self.began = 0, None, None, None
+        self.asked_at, self.first_token = time.monotonic(), None
 
     def take(self, event: AnyEvent, now: float | None = None) -> None:
         """Sets the state that `event` tells of; `now` in seconds of time.monotonic."""
@@ -105,13 +109,16 @@ class Live:
             case Ready():
                 self.model, self.loading, self.phase = event.model, None, "idle"
             case Began():
-                self.begin()
+                if self.phase != "prefill":
+                    self.begin()
                 self.began = event
                 self.turns.append(Turn("assistant", "", complete=False))
             case Prefill():
                 self.prefill, self.phase = event, "prefill"
             case Token():
                 self.phase, self.tokens = "writing", event.count
+                if self.first_token is None and self.asked_at is not None and event.count <= 1:
+                    self.first_token = now - self.asked_at
                 self.rate = event.rate if event.rate is not None else self.rate
                 self.grow(event.text)
             case Sampled():

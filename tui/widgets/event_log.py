@@ -10,7 +10,7 @@ from textual.content import Content
 from tui import figures
 from tui.live import Live
 from tui.messages import Acted, AnyEvent, Began, Done, Error, Loading, Ready, Sampled
-from tui.widgets.panel import MUTED, Panel, text
+from tui.widgets.panel import MUTED, Panel
 
 KEPT = 1000
 STAGES = {
@@ -92,7 +92,7 @@ class EventLog:
             case Sampled() if event.memory.level and event.memory.level != self.level:
                 if self.level is not None:
                     level = event.memory.level
-                    self.add(f"memory pressure {level}, was {self.level}", f"$pressure-{level}")
+                    self.add(f"pressure {level}, was {self.level}", f"$pressure-{level}")
                 self.level = event.memory.level
             case Loading() if event.stage != self.stage:
                 self.stage = event.stage

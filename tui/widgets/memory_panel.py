@@ -2,9 +2,9 @@
 
 from textual.content import Content
 
+from kvcore.memory.sample import MemorySample
 from tui import figures
 from tui.glyphs import HEIGHTS, LEVELS, SEGMENTS
-from tui.live import Live
 from tui.messages import Sampled
 from tui.widgets.panel import MUTED, Panel, spread, text
 
@@ -56,59 +56,45 @@ def pair(part: int | None, whole: int | None) -> str:
     return f"{figures.size(part)} / {figures.size(whole)}"
 
 
-def share(name: str, nbytes: int | None, width: int) -> Content:
-    sign = text((SEGMENTS[SHARES.index(name)], f"$memory-{name}"), " ", (name, MUTED))
-    return spread(width, sign, text(figures.size(nbytes)))
+def label(name: str) -> Content:
+    """The name of a share beside its sign in the bar."""
+    return text((SEGMENTS[SHARES.index(name)], f"$memory-{name}"), " ", (name, MUTED))
 
 
 class MemoryPanel(Panel):
     TITLE = "memory"
 
-    def __init__(self, live: Live, id: str | None = None) -> None:
-        super().__init__(live, id)
-        self.add_class("-first")
-
     def rows(self, width: int, height: int, now: float) -> list[Content]:
         sampled = self.live.sampled
+        memory = sampled.memory if sampled else MemorySample(time=0.0)
+        limit = self.live.setup.limits.memory
         parts = shares(sampled)
-        half = (width - 3) // 2
-        used = text(pair(*((sampled.memory.used, sampled.memory.total) if sampled else (None,) * 2)))
+        used = text(pair(memory.used, memory.total))
+        mlx = pair(memory.mlx_active, limit) if limit else figures.size(memory.mlx_active)
+        if (memory.gpu_used, memory.gpu_limit) == (None, None):
+            gpu = figures.UNKNOWN
+        else:
+            gpu = pair(memory.gpu_used, memory.gpu_limit)
+        swap = text(
+            (f"{figures.change(memory.swap_out_per_second)}/s ", MUTED),
+            figures.size(memory.swap_used),
+        )
+        cells = [
+            [(label(name), text(figures.size(parts[name]))) for name in ("weights", "scratch")],
+            [(label(name), text(figures.size(parts[name]))) for name in ("cache", "other")],
+            [
+                (text(("MLX", MUTED)), text(mlx)),
+                (text(("process", MUTED)), text(figures.size(memory.process))),
+            ],
+            [(text(("swap", MUTED)), swap), (text(("GPU", MUTED)), text(gpu))],
+        ]
+        available = text(("available ", MUTED), figures.size(memory.available))
         return [
             spread(width, bar(sampled, width - used.cell_length - 2), used),
-            spread(
-                width,
-                pressure(sampled),
-                text(
-                    ("available ", MUTED),
-                    figures.size(sampled.memory.available if sampled else None),
-                ),
-            ),
-            text(((sampled and sampled.memory.level_source) or "level not known", MUTED)),
-            Content("   ").join(share(name, parts[name], half) for name in ("weights", "scratch")),
-            Content("   ").join(share(name, parts[name], half) for name in ("cache", "other")),
-            *self.figures(width, sampled),
+            spread(width, pressure(sampled), available),
+            text((memory.level_source or "level not known", MUTED)),
+            *(columns(width, row) for row in cells),
             self.history(width),
-        ]
-
-    def figures(self, width: int, sampled: Sampled | None) -> list[Content]:
-        memory = sampled.memory if sampled else None
-        limit = self.live.setup.limits.memory
-        mlx = figures.size(memory and memory.mlx_active)
-        held = f"{mlx} / {figures.size(limit)}" if limit else mlx
-        swap = figures.size(memory and memory.swap_used)
-        swapping = memory.swap_out_per_second if memory else None
-        gpu = (memory.gpu_used, memory.gpu_limit) if memory else (None, None)
-        return [
-            spread(
-                width,
-                text(("MLX ", MUTED), held),
-                text(("process ", MUTED), figures.size(memory and memory.process)),
-            ),
-            spread(
-                width,
-                text(("swap ", MUTED), swap, (f" {figures.change(swapping)}/s", MUTED)),
-                text(("GPU ", MUTED), figures.UNKNOWN if gpu == (None, None) else pair(*gpu)),
-            ),
         ]
 
     def history(self, width: int) -> Content:
@@ -120,3 +106,11 @@ class MemoryPanel(Panel):
         line = figures.spark(used, width - 14, HEIGHTS, span=total / 100)
         moved = figures.change(used[-1] - used[0])
         return spread(width, text(("60 s ", MUTED), (line, "$accent")), text(moved))
+
+
+def columns(width: int, cells: list[tuple[Content, Content]]) -> Content:
+    """Two cells side by side, each a name at its left and a figure at its right."""
+    gap = 3
+    half = (width - gap) // 2
+    left, right = cells
+    return Content.assemble(spread(half, *left), " " * gap, spread(width - gap - half, *right))

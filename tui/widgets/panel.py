@@ -8,10 +8,9 @@ from textual.strip import Strip
 from textual.visual import Visual
 from textual.widget import Widget
 
-from tui import figures
 from tui.live import Live
 
-MUTED = "$text-muted"
+MUTED = "$muted"
 Piece = str | tuple[str, str]
 
 
@@ -45,7 +44,7 @@ class Panel(Widget):
     def note(self, now: float) -> str:
         """What the lower border says."""
         age = self.live.age(now)
-        return "" if age is None else f"{figures.seconds(float(int(age)))} old"
+        return "" if age is None else f"{int(age)} s old"
 
     def tick(self, now: float) -> None:
         """Draws what changed since the last call."""

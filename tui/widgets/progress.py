@@ -3,7 +3,6 @@
 from textual.content import Content
 
 from tui import figures
-from tui.live import Live
 from tui.messages import Loading, Prefill
 from tui.widgets.panel import MUTED, Panel, Piece, spread, text
 

@@ -7,6 +7,9 @@ from tui.live import Live
 from tui.widgets.panel import MUTED, Panel, spread, text
 
 
+LIMITS = {"GPU": "the GPU's limit", "system": "the system's limit", "limit": "a limit: none"}
+
+
 def present_rate(live: Live) -> float | None:
     """Tokens a second now, or of the last answer."""
     return live.rate or (live.done.decode_rate if live.done else None)
@@ -22,7 +25,8 @@ class ProjectionPanel(Panel):
     def rows(self, width: int, height: int, now: float) -> list[Content]:
         projection = self.live.sampled.projection if self.live.sampled else None
         rate = present_rate(self.live)
-        limit = (projection and projection.limit) or "a limit"
+        limit = (projection and projection.limit) or "limit"
+        limit = LIMITS.get(limit, limit)
 
         def row(tokens: int | None, what: str) -> Content:
             return spread(

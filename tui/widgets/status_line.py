@@ -127,7 +127,7 @@ class StatusLine(Panel):
         )
         held = live.layers.nbytes if live.layers else (sampled.cache if sampled else None)
         parts: list[Piece] = [("kv ", MUTED), figures.size(held)]
-        line = figures.spark(live.used_history, 6, HEIGHTS, (memory and memory.total or 0) / 100)
+        line = figures.spark(live.used_history, 6, HEIGHTS, ((memory and memory.total) or 0) / 100)
         rate = present_rate(live)
         for piece in (
             [("  ", ""), (line, "$accent")] if len(line) > 1 else [],

@@ -18,22 +18,23 @@ class ThroughputPanel(Panel):
         if done:
             prefill = done.prefill_rate
         read = live.began.prompt_tokens - live.began.reused_tokens if live.began else None
+        first = done.first_token if done else live.first_token
         written = done.tokens if done else live.tokens or None
-        line = figures.spark(live.rate_history, width - 21, HEIGHTS, span=1.0)
+        line = figures.spark(live.rate_history, width - 25, HEIGHTS, low=0.0)
         return [
             spread(
                 width,
-                text(("decode  ", MUTED), f"{figures.rate(decode):>5}", (" tok/s", MUTED)),
+                text((f"{'decode':<11}", MUTED), f"{figures.rate(decode):>6}", (" tok/s", MUTED)),
                 text((line, "$accent")),
             ),
             spread(
                 width,
-                text(("prefill ", MUTED), f"{figures.rate(prefill):>5}", (" tok/s", MUTED)),
+                text((f"{'prefill':<11}", MUTED), f"{figures.rate(prefill):>6}", (" tok/s", MUTED)),
                 text(figures.full(read), (" tokens", MUTED)),
             ),
             spread(
                 width,
-                text(("first token ", MUTED), figures.seconds(done and done.first_token)),
+                text((f"{'first token':<11}", MUTED), f"{figures.seconds(first):>8}"),
                 text(figures.full(written), (" written", MUTED)),
             ),
         ]

@@ -1,0 +1,378 @@
+"""The app: it connects to an engine, takes its events, and sends what the person wants."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, Protocol
+
+from msgspec.structs import replace
+from textual import work
+from textual.app import App
+from textual.binding import Binding
+from textual.color import Color
+from textual.filter import LineFilter
+from textual.theme import Theme
+
+from kvcore.ladder import FLOOR
+from tui import clipboard, guard, paths, sessions
+from tui.carry_out import carry_out
+from tui.commands import Call, Said, Unknown, parse
+from tui.glyphs import AsciiFilter
+from tui.live import Live
+from tui.messages import (
+    AnyEvent,
+    AnyRequest,
+    Ask,
+    Done,
+    Error,
+    Limits,
+    Load,
+    Lower,
+    Policy,
+    Ready,
+    Regenerate,
+    Reset,
+    Restore,
+    SetSampling,
+    Setup,
+    Stop,
+    System,
+    Turn,
+    Watch,
+    Welcome,
+)
+from tui.palette import SlashCommands
+from tui.screens.chat import ChatScreen
+from tui.screens.help import Help
+from tui.screens.layers import Layers
+from tui.screens.log import LogScreen
+from tui.screens.sessions import Sessions
+from tui.settings import Settings
+from tui.themes import SECTIONS, ThemeError, load_theme
+from tui.widgets.event_log import EventLog
+
+HANGUP = 129
+AGAIN = 2.0
+"""Seconds within which a second ^c quits."""
+GOODBYE = 5.0
+"""Seconds that an engine may take to end when the app does."""
+
+
+class Engine(Protocol):
+    """What the app needs of tui.engine.client.EngineClient."""
+
+    async def send(self, request: AnyRequest) -> None: ...
+    def events(self) -> AsyncIterator[AnyEvent]: ...
+    async def close(self, shutdown: bool) -> None: ...
+
+
+def quiet(theme: Theme) -> dict[str, str]:
+    """Colours between the theme's text and its background: for labels, and for frames."""
+    if theme.ansi or not theme.foreground or not theme.background:
+        return {"muted": "ansi_bright_black", "line": "ansi_bright_black"}
+    back, front = Color.parse(theme.background), Color.parse(theme.foreground)
+    return {"muted": back.blend(front, 0.62).hex, "line": back.blend(front, 0.25).hex}
+
+
+class VeloxquantApp(App[None]):
+    """`connect` gives a client of an engine: a new one each time, once the former has ended."""
+
+    CSS_PATH = "app.tcss"
+    TITLE = "veloxquant-tui"
+    COMMANDS = {SlashCommands}  # noqa: RUF012
+    COMMAND_PALETTE_BINDING = "ctrl+p"
+    BINDINGS = [  # noqa: RUF012
+        Binding("ctrl+q", "quit", "quit", id="quit", priority=True),
+        Binding("ctrl+c", "interrupt", "copy, stop or quit", id="interrupt", priority=True),
+    ]
+
+    def __init__(
+        self, setup: Setup, settings: Settings, connect: Callable[[], Awaitable[Engine]]
+    ) -> None:
+        self.ascii_filter = AsciiFilter(enabled=settings.ascii or not guard.unicode_terminal())
+        self.live = Live(setup)
+        self.event_log = EventLog()
+        super().__init__()
+        self.settings = settings
+        self.connect = connect
+        self.client: Engine | None = None
+        self.queue: list[str] = []
+        self.lost: Setup | None = None
+        self.interrupted = -AGAIN
+        self.draft = paths.state() / "draft.txt"
+        self.chat = ChatScreen(self.live, self.event_log)
+        try:
+            self.use_theme(settings.theme)
+        except ThemeError as error:
+            self.event_log.add(str(error), "$error")
+
+    def get_default_screen(self) -> ChatScreen:
+        return self.chat
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        return [*super().get_line_filters(), *([self.ascii_filter] * self.ascii_filter.enabled)]
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        theme = self.current_theme
+        return quiet(theme) | {
+            f"{section}-{key}": getattr(theme, base) or theme.primary
+            for section, keys in SECTIONS.items()
+            for key, base in keys.items()
+        }
+
+    def use_theme(self, name: str) -> None:
+        """Raises ThemeError."""
+        theme = load_theme(name)
+        self.register_theme(
+            Theme(
+                name=theme.name,
+                dark=theme.dark,
+                ansi=theme.ansi,
+                variables=theme.variables,
+                **theme.colours,
+            )
+        )
+        self.theme = theme.name
+
+    # The engine
+
+    def on_mount(self) -> None:
+        guard.on_signals(lambda: self.run_worker(self.leave(shutdown=False)))
+        self.set_interval(1.0, self.check_terminal)
+        self.chat.prompt.text = self.kept_draft()
+        self.run_engine()
+
+    @work(exclusive=True, group="engine")
+    async def run_engine(self) -> None:
+        """Connects, then takes events until the engine's end."""
+        try:
+            self.client = client = await self.connect()
+            async for event in client.events():
+                await self.take(event)
+                # A burst of events must not keep the screen and the keys waiting.
+                await asyncio.sleep(0)
+        except (OSError, RuntimeError, ValueError) as error:
+            await self.take(Error(sentence=f"The engine cannot be reached: {error}", fatal=True))
+        if self.live.phase != "dead":
+            await self.take(Error(sentence="The engine has ended.", fatal=True))
+
+    async def take(self, event: AnyEvent) -> None:
+        self.live.take(event)
+        self.event_log.take(event)
+        if isinstance(event, Welcome) and self.lost is not None:
+            await self.resume(self.lost)
+        await self.chat.show(event)
+        if isinstance(event, Done | Ready | Welcome):
+            await self.send_queued()
+
+    async def request(self, request: AnyRequest) -> None:
+        """Sends; a connection that broke is told of by the end of its events."""
+        if self.client is not None and self.live.phase != "dead":
+            with contextlib.suppress(OSError):
+                await self.client.send(request)
+
+    def new_engine(self) -> None:
+        """Starts an engine in place of one that ended; the chat goes over to it."""
+        if self.live.phase == "dead":
+            self.lost = replace(self.live.setup, turns=tuple(self.live.turns))
+            self.live.phase = "connecting"
+            self.chat.started_again()
+            self.run_engine()
+
+    async def resume(self, lost: Setup) -> None:
+        """Brings the new engine to where the old one was."""
+        self.lost = None
+        fresh, self.live.setup = self.live.setup, lost
+        turns = tuple(turn for turn in lost.turns if turn.text)
+        self.live.turns = list(turns)
+        if fresh.model != lost.model:
+            await self.request(Load(lost.model))
+        if fresh.sampling != lost.sampling:
+            await self.request(SetSampling(lost.sampling))
+        if (fresh.policy, fresh.limits) != (lost.policy, lost.limits):
+            await self.request(Watch(lost.policy, lost.limits))
+        if fresh.system != lost.system:
+            await self.request(System(lost.system))
+        if turns:
+            await self.request(Restore(turns, lost.session))
+
+    # The chat
+
+    async def submit(self, text: str) -> None:
+        """What the prompt sent: a message, or a command."""
+        match parse(text):
+            case Call() as call:
+                await self.run_command(call)
+            case Unknown(name, near):
+                self.notify(f"There is no /{name}; did you mean /{near}?", severity="warning")
+                self.chat.give_back(text)
+            case Said(text) if self.chat.editing and self.live.phase == "idle":
+                self.chat.editing = False
+                await self.again(text)
+            case Said(text):
+                await self.ask(text)
+
+    async def run_command(self, call: Call) -> None:
+        try:
+            await carry_out(self, call)
+        except ValueError as error:
+            self.notify(str(error), severity="warning", markup=False)
+            self.chat.give_back(f"/{call.name} {call.argument}".strip())
+
+    async def ask(self, text: str) -> None:
+        """Sends a message, or keeps it until the engine can take it."""
+        if self.live.phase != "idle":
+            self.queue.append(text)
+            self.chat.show_queue(self.queue)
+            return
+        self.live.asked(text)
+        await self.chat.asked(text)
+        await self.request(Ask(text))
+
+    async def send_queued(self) -> None:
+        if self.queue and self.live.phase == "idle":
+            text = self.queue.pop(0)
+            self.chat.show_queue(self.queue)
+            await self.ask(text)
+
+    async def again(self, text: str | None = None) -> None:
+        """The last answer once more; with `text`, to another question."""
+        if self.live.phase == "dead":
+            self.new_engine()
+        elif self.live.phase == "idle" and any(turn.role == "user" for turn in self.live.turns):
+            self.live.again(text)
+            await self.chat.reload()
+            await self.request(Regenerate(text))
+        else:
+            self.notify("There is no finished answer to write again.")
+
+    async def stop(self) -> None:
+        """Stops the answer. What waited behind it goes back into the prompt."""
+        if self.queue:
+            self.chat.give_back("\n".join(self.queue))
+            self.queue.clear()
+            self.chat.show_queue(self.queue)
+        await self.request(Stop())
+
+    async def new_chat(self) -> None:
+        """An empty chat with a session file of its own, where sessions are kept."""
+        path = str(sessions.new_path()) if self.live.setup.session else None
+        await self.open_chat((), path, Reset(path))
+
+    async def open_session(self, name: str) -> None:
+        try:
+            session = sessions.load(sessions.path_of(name))
+        except sessions.SessionError as error:
+            self.notify(str(error), severity="error", markup=False)
+            return
+        if session.notice:
+            self.notify(session.notice, markup=False)
+        path = str(session.path)
+        await self.open_chat(session.turns, path, Restore(session.turns, path))
+
+    async def open_chat(
+        self, turns: tuple[Turn, ...], session: str | None, request: Reset | Restore
+    ) -> None:
+        """Another chat in place of this one, whose answer is stopped first."""
+        if self.live.busy:
+            await self.stop()
+        self.live.turns = list(turns)
+        self.live.layers = None
+        self.change_setup(session=session)
+        await self.request(request)
+        await self.chat.reload()
+
+    def change_setup(self, **changes: Any) -> None:
+        self.live.setup = replace(self.live.setup, **changes)
+
+    async def watch(self, policy: Policy, limits: Limits) -> None:
+        self.change_setup(policy=policy, limits=limits)
+        await self.request(Watch(policy, limits))
+
+    async def watch_and_retry(self) -> None:
+        await self.watch("balanced", self.live.setup.limits)
+        await self.again()
+
+    async def lower_and_retry(self) -> None:
+        await self.request(Lower(*FLOOR))
+        await self.again()
+
+    # Screens
+
+    def open_layers(self) -> None:
+        if self.live.layers is None or not self.live.layers.layers:
+            self.notify("The cache is empty: ask something first.")
+        else:
+            self.push_screen(Layers(self.live), self.lower)
+
+    async def lower(self, requests: list[Lower] | None) -> None:
+        for request in requests or ():
+            await self.request(request)
+
+    def open_sessions(self) -> None:
+        self.push_screen(Sessions(), self.session_chosen)
+
+    async def session_chosen(self, name: str | None) -> None:
+        if name is not None:
+            await self.open_session(name)
+
+    def open_help(self) -> None:
+        self.push_screen(Help())
+
+    def open_log(self) -> None:
+        self.push_screen(LogScreen(self.event_log, paths.log()))
+
+    def copy(self, text: str) -> None:
+        """Copies by whatever way reaches the person's clipboard, and says which."""
+        driver = self._driver  # Textual has no public way to send a sequence of one's own.
+        write = driver.write if driver is not None else lambda sequence: None
+        try:
+            self.notify(clipboard.copy(text, paths.state() / "copied.txt", write))
+        except OSError as error:
+            self.notify(f"Nothing copied: {error}", severity="error")
+
+    # The end
+
+    async def action_quit(self) -> None:
+        await self.leave(shutdown=True)
+
+    async def action_interrupt(self) -> None:
+        """Copies a selection; else stops an answer; else quits at the second time."""
+        if selected := self.chat.selected_text():
+            self.copy(selected)
+        elif self.live.busy:
+            await self.stop()
+        elif time.monotonic() - self.interrupted < AGAIN:
+            await self.leave(shutdown=True)
+        else:
+            self.interrupted = time.monotonic()
+            self.notify("Press ^c again to quit.", timeout=AGAIN)
+
+    async def leave(self, shutdown: bool, return_code: int = 0) -> None:
+        """Ends the app. Without `shutdown` the engine goes on, to be attached to again."""
+        self.keep_draft()
+        if self.client is not None:
+            with contextlib.suppress(OSError, TimeoutError):
+                await asyncio.wait_for(self.client.close(shutdown=shutdown), GOODBYE)
+        self.exit(return_code=return_code)
+
+    def check_terminal(self) -> None:
+        if not self.is_headless and guard.hung_up():
+            self.run_worker(self.leave(shutdown=False, return_code=HANGUP))
+
+    def keep_draft(self) -> None:
+        """What was typed and not sent waits for the next start."""
+        draft = "\n".join([*self.queue, self.chat.prompt.text]).strip()
+        with contextlib.suppress(OSError):
+            if draft:
+                self.draft.parent.mkdir(parents=True, exist_ok=True)
+                self.draft.write_text(draft, encoding="utf-8")
+            else:
+                self.draft.unlink(missing_ok=True)
+
+    def kept_draft(self) -> str:
+        try:
+            return self.draft.read_text(encoding="utf-8")
+        except (OSError, ValueError):
+            return ""

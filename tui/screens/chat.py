@@ -1,0 +1,387 @@
+"""The main screen: the chat, and the panels beside it where there is room."""
+
+import time
+from typing import TYPE_CHECKING, cast
+
+from textual import events, on
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Container, Vertical
+from textual.screen import Screen
+from textual.widgets import Static
+
+from tui.live import Live
+from tui.messages import Acted, AnyEvent, Began, Done, Error, Token, Turn, Welcome
+from tui.widgets.event_log import ENDS, EventLog, EventPanel, act
+from tui.widgets.find import Find
+from tui.widgets.key_bar import KeyBar
+from tui.widgets.layer_map import LayerMap
+from tui.widgets.memory_panel import MemoryPanel
+from tui.widgets.notice import Choice, Notice
+from tui.widgets.panel import Panel
+from tui.widgets.progress import Progress
+from tui.widgets.projection import ProjectionPanel
+from tui.widgets.prompt import Prompt
+from tui.widgets.status_line import StatusLine
+from tui.widgets.throughput import ThroughputPanel
+from tui.widgets.transcript import Transcript
+
+if TYPE_CHECKING:
+    from tui.app import VeloxquantApp
+
+SMALLEST = (60, 16)
+SIDE, TABLE = 100, 160
+"""The least widths for the side column, and for the layer table next to it."""
+
+
+class ChatScreen(Screen[None]):
+    HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (60, "-narrow"), (SIDE, "-side"), (TABLE, "-table")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-flat"), (16, "-short"), (32, "-middle"), (38, "-tall")]  # noqa: RUF012
+    AUTO_FOCUS = "Prompt"
+    BINDINGS = [  # noqa: RUF012
+        Binding("escape", "stop", "stop, or leave the prompt", id="stop"),
+        Binding("ctrl+o", "panels", "panels: beside, full, folded", id="panels", priority=True),
+        Binding("ctrl+l", "layers", "the cache layer by layer", id="layers", priority=True),
+        Binding(
+            "ctrl+g",
+            "grab",
+            "copy the last code block; again: the answer",
+            id="grab",
+            priority=True,
+        ),
+        Binding("ctrl+r", "again", "write the last answer again", id="regenerate", priority=True),
+        Binding("ctrl+f", "find", "find in the chat", id="find", priority=True),
+        Binding("ctrl+n", "new", "new chat", id="new", priority=True),
+        Binding("ctrl+s", "sessions", "earlier chats", id="sessions", priority=True),
+        Binding("pageup", "scroll('page_up')", "scroll the chat", id="page_up", priority=True),
+        Binding("pagedown", "scroll('page_down')", id="page_down", priority=True),
+        Binding("ctrl+home", "scroll('home')", "to the chat's start", id="home", priority=True),
+        Binding("ctrl+end", "scroll('end')", "to its end, and follow", id="end", priority=True),
+        # The letters reach these only while the prompt does not have the keys.
+        Binding("question_mark", "help", "help", id="help"),
+        Binding("y,Y", "copy_answer", "copy the answer", id="yank"),
+        Binding("e,E", "edit", "edit the last message", id="edit"),
+        Binding("r,R", "again", "write the last answer again", id="again"),
+        Binding("slash", "find", "find", id="search"),
+        Binding("n", "find_next(1)", "next match", id="next"),
+        Binding("N", "find_next(-1)", "match before", id="previous"),
+        Binding("j,down", "scroll('down')", "scroll", id="down"),
+        Binding("k,up", "scroll('up')", "scroll", id="up"),
+        Binding("g", "scroll('home')", "to the start", id="top"),
+        Binding("G", "scroll('end')", "to the end", id="bottom"),
+        Binding("q,Q,i,I", "focus_prompt", "back to the prompt", id="back"),
+    ]
+
+    def __init__(self, live: Live, log: EventLog) -> None:
+        super().__init__(id="chat")
+        self.live = live
+        self.events = log
+        self.transcript = Transcript()
+        self.prompt = Prompt()
+        self.notice = Notice()
+        self.progress = Progress(live, id="progress")
+        self.queued = Static(id="queued", markup=False)
+        self.finder = Find()
+        self.grabs = 0
+        self.ticked = 0.0
+        self.editing = False
+        self.answering = False
+
+    def compose(self) -> ComposeResult:
+        yield StatusLine(self.live, id="status")
+        with Container(id="body"):
+            with Vertical(id="pane"):
+                yield self.transcript
+                yield self.notice
+                yield self.progress
+                yield self.queued
+                yield self.finder
+                yield self.prompt
+            yield LayerMap(self.live, id="table", table=True)
+            with Container(id="side"):
+                with Vertical(id="gauges"):
+                    yield MemoryPanel(self.live)
+                    yield ProjectionPanel(self.live)
+                    yield ThroughputPanel(self.live)
+                with Vertical(id="lists"):
+                    yield LayerMap(self.live, id="map")
+                    yield EventPanel(self.live, self.events)
+        yield KeyBar(self.live, id="keys")
+        yield Static(id="small")
+
+    @property
+    def velox(self) -> "VeloxquantApp":
+        return cast("VeloxquantApp", self.app)
+
+    def on_mount(self) -> None:
+        self.queued.display = False
+        self.set_interval(1.0, self.tick)
+
+    def tick(self) -> None:
+        """Draws every panel that is shown, at most once a second and all at once."""
+        now = time.monotonic()
+        self.ticked = now
+        self.progress.display = self.progress.wanted
+        with self.app.batch_update():
+            for panel in self.query(Panel):
+                panel.tick(now)
+
+    def refresh_status(self) -> None:
+        """What goes on has changed: that is said at once, the figures wait for their turn."""
+        now = time.monotonic()
+        self.progress.display = self.progress.wanted
+        with self.app.batch_update():
+            self.query_one(StatusLine).tick(now)
+            self.query_one(KeyBar).tick(now)
+            self.progress.tick(now)
+
+    def on_resize(self, event: events.Resize) -> None:
+        width, height = event.size
+        least = f"{SMALLEST[0]}×{SMALLEST[1]}"
+        self.query_one("#small", Static).update(
+            f"Too small: {least} needed, this is {width}×{height}.\nThe chat goes on."
+        )
+
+    # What the engine says
+
+    async def show(self, event: AnyEvent) -> None:
+        """Brings the chat up to date; the panels follow with their own tick."""
+        match event:
+            case Token():
+                if not self.answering:
+                    self.begin_answer()
+                self.transcript.feed(event.text)
+                return
+            case Welcome():
+                await self.reload()
+            case Began():
+                self.begin_answer()
+            case Acted():
+                self.transcript.add_rule(self.cut(event))
+                for map in self.query(LayerMap):
+                    map.flash(event.layers)
+            case Done():
+                self.end_answer(event)
+            case Error():
+                self.failed(event)
+            case _:
+                return
+        self.refresh_status()
+
+    def begin_answer(self) -> None:
+        if not self.answering:
+            self.transcript.begin_answer()
+            self.answering = True
+            self.grabs = 0
+
+    def cut(self, event: Acted) -> str:
+        """The line in the chat where the cache became less precise."""
+        return f"{time.strftime('%H:%M:%S')} {act(event)}"
+
+    def end_answer(self, done: Done) -> None:
+        note = None if done.reason == "stop" else done.sentence or ENDS[done.reason]
+        if self.answering:
+            self.transcript.end_answer(note)
+        elif note:
+            self.transcript.add_rule(note)
+        self.answering = False
+        if done.reason == "memory":
+            self.stopped_by_memory(done)
+
+    def stopped_by_memory(self, done: Done) -> None:
+        app = self.velox
+        choices = []
+        if self.live.setup.policy == "off":
+            choices.append(
+                Choice("1", "turn the watchdog on and answer again", app.watch_and_retry)
+            )
+        else:
+            choices.append(
+                Choice("1", "lower every layer to 2/2 and answer again", app.lower_and_retry)
+            )
+        choices.append(Choice("2", "start a new chat; this one is kept", self.action_new))
+        self.show_notice(
+            "stopped: memory",
+            f"{done.sentence or 'No memory is left for this answer.'} "
+            f"{done.tokens:,} tokens were written and are kept.",
+            *choices,
+            error=True,
+        )
+
+    def failed(self, error: Error) -> None:
+        if not error.fatal:
+            self.transcript.add_rule(error.sentence)
+            return
+        if self.answering:
+            self.transcript.end_answer("the engine ended here")
+            self.answering = False
+        self.show_notice(
+            "engine ended",
+            f"{error.sentence} The chat so far is kept.",
+            Choice("r", "start a new engine and go on (^r from the prompt)", self.velox.new_engine),
+            error=True,
+        )
+
+    def show_notice(self, title: str, sentence: str, *choices: Choice, error: bool = False) -> None:
+        self.notice.show(title, sentence, *choices, error=error)
+        # Who is in the midst of a message keeps the keys.
+        if choices and not self.prompt.text.strip():
+            self.notice.focus()
+
+    @on(Notice.Closed)
+    def notice_closed(self) -> None:
+        if self.focused is None or self.focused is self.notice:
+            self.prompt.focus()
+
+    def started_again(self) -> None:
+        self.notice.close()
+        self.refresh_status()
+
+    # What the person writes
+
+    @on(Prompt.Submitted)
+    async def submitted(self, message: Prompt.Submitted) -> None:
+        await self.velox.submit(message.text)
+
+    async def asked(self, text: str) -> None:
+        self.transcript.add_user(text)
+        self.refresh_status()
+
+    async def reload(self) -> None:
+        """The whole chat anew, from its turns; a last answer that is being written goes on."""
+        turns = list(self.live.turns)
+        last = turns[-1] if turns else None
+        self.answering = False
+        if last is not None and self.live.busy and last.role == "assistant":
+            self.transcript.load(turns[:-1])
+            self.begin_answer()
+            self.transcript.feed(last.text)
+        else:
+            self.transcript.load(turns)
+
+    def show_queue(self, queue: list[str]) -> None:
+        self.queued.display = bool(queue)
+        if queue:
+            first = queue[0].strip().splitlines()[0]
+            more = f" and {len(queue) - 1} more" if len(queue) > 1 else ""
+            self.queued.update(f" queued{more}: {first}")
+
+    def give_back(self, text: str) -> None:
+        """Puts text before what is being written."""
+        draft = self.prompt.text
+        self.prompt.text = f"{text}\n{draft}" if draft.strip() else text
+        self.prompt.move_cursor(self.prompt.document.end)
+
+    def focus_prompt(self) -> None:
+        self.prompt.focus()
+        self.prompt.move_cursor(self.prompt.document.end)
+
+    def selected_text(self) -> str | None:
+        if self.prompt.has_focus and self.prompt.selected_text:
+            return self.prompt.selected_text
+        return self.get_selected_text()
+
+    def last_question(self) -> Turn | None:
+        return next((turn for turn in reversed(self.live.turns) if turn.role == "user"), None)
+
+    # Keys
+
+    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
+        bar = self.query_one(KeyBar)
+        bar.in_transcript = self.focused is self.transcript
+        bar.tick(time.monotonic())
+
+    async def action_stop(self) -> None:
+        if self.live.busy or self.live.phase == "loading":
+            await self.velox.stop()
+        elif self.editing:
+            self.editing = False
+            self.notify("The message is new again, it replaces nothing.")
+        elif self.prompt.has_focus:
+            self.transcript.focus()
+        else:
+            self.prompt.focus()
+
+    def action_panels(self) -> None:
+        """Beside, full, folded; where there is no room beside, folded and full."""
+        beside = self.size.width >= SIDE
+        if self.has_class("-full"):
+            self.remove_class("-full")
+            self.set_class(beside, "-folded")
+        elif self.has_class("-folded"):
+            self.remove_class("-folded")
+            self.set_class(not beside, "-full")
+        else:
+            self.add_class("-full")
+        if self.has_class("-full"):
+            self.set_focus(None)
+        else:
+            self.prompt.focus()
+        self.call_after_refresh(self.tick)
+
+    def action_layers(self) -> None:
+        self.velox.open_layers()
+
+    def action_sessions(self) -> None:
+        self.velox.open_sessions()
+
+    def action_help(self) -> None:
+        self.velox.open_help()
+
+    async def action_new(self) -> None:
+        await self.velox.new_chat()
+
+    async def action_again(self) -> None:
+        await self.velox.again()
+
+    def action_grab(self) -> None:
+        """The last code block; at once again, the whole answer."""
+        blocks = self.transcript.code_blocks()
+        answer = self.transcript.last_answer()
+        self.grabs += 1
+        if blocks and self.grabs % 2:
+            self.velox.copy(blocks[-1])
+        elif answer:
+            self.velox.copy(answer)
+        else:
+            self.notify("There is no answer to copy yet.")
+
+    def action_copy_answer(self) -> None:
+        if answer := self.transcript.last_answer():
+            self.velox.copy(answer)
+        else:
+            self.notify("There is no answer to copy yet.")
+
+    def action_edit(self) -> None:
+        """Takes the last message into the prompt; sent from there, it replaces the old one."""
+        question = self.last_question()
+        if question is None:
+            self.notify("There is no message to edit yet.")
+        elif self.live.busy:
+            self.notify("The answer is still being written: esc stops it.")
+        else:
+            if self.prompt.text != question.text:
+                self.give_back(question.text)
+            self.editing = True
+            self.focus_prompt()
+            self.notify("Sending replaces the last message; esc sends it as a new one.")
+
+    def action_scroll(self, where: str) -> None:
+        move = {
+            "page_up": self.transcript.scroll_page_up,
+            "page_down": self.transcript.scroll_page_down,
+            "home": self.transcript.scroll_home,
+            "end": self.transcript.scroll_end,
+            "up": self.transcript.scroll_up,
+            "down": self.transcript.scroll_down,
+        }[where]
+        move(animate=False)
+
+    def action_focus_prompt(self) -> None:
+        self.focus_prompt()
+
+    def action_find(self) -> None:
+        self.finder.open(self.transcript)
+
+    def action_find_next(self, step: int) -> None:
+        self.finder.step(step)
