@@ -58,6 +58,11 @@ class Blocks:
         """The text that no closed block holds yet."""
         return self._text + self._line
 
+    @property
+    def continues(self) -> bool:
+        """Whether the open block goes on with the last closed one."""
+        return self._continues
+
     def feed(self, text: str) -> list[Block]:
         """The blocks that this piece closes."""
         closed: list[Block] = []

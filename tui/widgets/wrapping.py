@@ -24,6 +24,19 @@ def wrap(line: str, width: int) -> list[str]:
     return rows
 
 
+def fold(line: str, width: int) -> list[str]:
+    """Rows broken where they are full, spaces or not; for code."""
+    if line.isascii():
+        return [line[start : start + width] for start in range(0, len(line), width)] or [""]
+    rows, begun, used = [], 0, 0
+    for start, _, cells in split_graphemes(line)[0]:
+        if used + cells > width and start > begun:
+            rows.append(line[begun:start])
+            begun, used = start, 0
+        used += cells
+    return [*rows, line[begun:]]
+
+
 _SPACES = re.compile(" *")
 
 
