@@ -62,14 +62,14 @@ def test_what_was_stopped_serves_the_next_prompt(cached, tiny, taken):
     """Stopped after so many tokens, in an answer that the next prompt goes on from or not."""
     tokens = answer(cached, PROMPT, taken)
     assert agree(cached)
-    for prompt in (PROMPT + tokens + [1, 2, 3], PROMPT[:17] + [9, 9], PROMPT):
+    for prompt in (PROMPT + tokens + [1, 2, 3], [*PROMPT[:17], 9, 9], PROMPT):
         assert answer(cached, prompt, 12) == answer(CachedModel(tiny.model, EXACT), prompt, 12)
         assert agree(cached)
 
 
 def test_only_what_differs_is_computed(cached):
     answer(cached, PROMPT, 5)
-    assert cached.reuse(PROMPT[:30] + [250, 251]) == 30
+    assert cached.reuse([*PROMPT[:30], 250, 251]) == 30
     assert cached.reuse(PROMPT[:30]) == 29  # the last token's logits are needed
 
 
@@ -88,7 +88,7 @@ def test_a_window_that_has_wrapped_starts_anew():
     model = llama.Model(arguments)
     cached = CachedModel(model, EXACT)
     first = answer(cached, PROMPT, 6)
-    assert cached.reuse(PROMPT[:25] + [3, 3]) == 0
+    assert cached.reuse([*PROMPT[:25], 3, 3]) == 0
     assert agree(cached)
     assert answer(cached, PROMPT, 6) == first
 
