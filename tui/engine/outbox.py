@@ -39,6 +39,11 @@ class Outbox:
         self._closed = True
         self._wake.set()
 
+    @property
+    def waiting(self) -> int:
+        """Events that wait to be taken."""
+        return len(self._events)
+
     async def take(self) -> list[Event]:
         """All that waits, as soon as something does; nothing once closed."""
         if not self._events and not self._closed:
