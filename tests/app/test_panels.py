@@ -11,7 +11,8 @@ from kvcore.report import LayerReport
 from tui import messages as m
 from tui.bench.fake_engine import FakeEngine, layer_report
 from tui.live import Live
-from tui.widgets.event_log import EventLog, EventPanel, ranges, sentence
+from tui.sentences import ranges, sentence
+from tui.widgets.event_log import EventLog, EventPanel
 from tui.widgets.layer_map import LayerMap, bits_in_use
 from tui.widgets.memory_panel import MemoryPanel, bar, shares
 from tui.widgets.panel import Panel

@@ -12,7 +12,8 @@ from textual.widgets import Static
 
 from tui.live import Live
 from tui.messages import Acted, AnyEvent, Began, Done, Error, Token, Turn, Welcome
-from tui.widgets.event_log import ENDS, EventLog, EventPanel, act
+from tui.sentences import ENDS, act
+from tui.widgets.event_log import EventLog, EventPanel
 from tui.widgets.find import Find
 from tui.widgets.key_bar import KeyBar
 from tui.widgets.layer_map import LayerMap

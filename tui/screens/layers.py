@@ -15,11 +15,24 @@ from tui import figures
 from tui.live import Live
 from tui.messages import Lower
 from tui.screens.question import Question
-from tui.widgets.event_log import ranges
+from tui.sentences import ranges
 from tui.widgets.layer_map import bits, fill, style_of
 
 Bits = tuple[int, int]
-COLUMNS = ("", "layer", "kind", "bits", "new", "tokens", "bytes", "of fp16", "frees", "read")
+COLUMNS = {
+    "": 1,
+    "layer": 5,
+    "kind": 7,
+    "bits": 5,
+    "new": 5,
+    "bytes": 6,
+    "frees": 6,
+    "of fp16": 15,
+    "tokens": 9,
+    "read": 14,
+}
+"""Names and widths, the ones that a narrow screen can do without at the end."""
+RIGHT = ("layer", "bits", "bytes", "frees", "tokens")
 READS = {"direct": "from codes", "transient": "through a copy"}
 
 
@@ -92,8 +105,9 @@ class Layers(ModalScreen[list[Lower] | None]):
 
     def on_mount(self) -> None:
         table = self.query_one(DataTable)
-        for column in COLUMNS:
-            table.add_column(column, key=column or "mark")
+        for name, width in COLUMNS.items():
+            label = f"{name:>{width}}" if name in RIGHT else name
+            table.add_column(label, width=width, key=name or "mark")
         self.draw()
         self.set_interval(1.0, self.draw)
         table.focus()
@@ -113,12 +127,12 @@ class Layers(ModalScreen[list[Lower] | None]):
             layer.kind,
             Content.styled(f"{bits(layer):>5}", style_of(layer.key_bits)),
             Content.styled(f"{new[0]}/{new[1]}", f"bold {style_of(new[0])}") if new else "",
-            f"{layer.tokens:>8,}",
             f"{figures.size(layer.nbytes):>6}",
+            f"{figures.size(frees(layer, new)):>6}" if new else "",
             Content.assemble(
                 fill(layer.nbytes, layer.half_nbytes, 10, style_of(layer.key_bits)), part
             ),
-            f"{figures.size(frees(layer, new)):>6}" if new else "",
+            f"{layer.tokens:>9,}",
             READS.get(layer.reads or "", ""),
         )
 

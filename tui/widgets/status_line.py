@@ -11,7 +11,7 @@ from tui.glyphs import HEIGHTS, LEVELS
 from tui.guard import over_ssh
 from tui.live import Live
 from tui.messages import Loading
-from tui.widgets.event_log import act
+from tui.sentences import act
 from tui.widgets.layer_map import bits_in_use
 from tui.widgets.memory_panel import bar, pressure
 from tui.widgets.panel import MUTED, Panel, Piece, spread, text
