@@ -267,7 +267,7 @@ def change_theme(app: "VeloxquantApp", name: str) -> None:
 def change_fps(app: "VeloxquantApp", argument: str) -> None:
     if not argument.isdecimal() or not 1 <= int(argument) <= 60:
         raise ValueError(f"/fps takes a number from 1 to 60, not {argument!r}.")
-    app.chat.transcript.flush_rate = int(argument)
+    app.chat.transcript.flushes_per_second = int(argument)
     app.notify(f"Answers are drawn {argument} times a second.")
 
 

@@ -82,7 +82,7 @@ class ChatScreen(Screen[None]):
         self.notice = Notice()
         self.progress = Progress(live, id="progress")
         self.queued = Static(id="queued", markup=False)
-        self.finder = Find()
+        self.finder = Find(self.transcript)
         self.grabs = 0
         self.ticked = 0.0
         self.editing = False
@@ -234,6 +234,10 @@ class ChatScreen(Screen[None]):
         if self.focused is None or self.focused is self.notice:
             self.prompt.focus()
 
+    @on(Find.Closed)
+    def find_closed(self) -> None:
+        self.transcript.focus()
+
     def started_again(self) -> None:
         self.notice.close()
         self.refresh_status()
@@ -368,21 +372,16 @@ class ChatScreen(Screen[None]):
             self.notify("Sending replaces the last message; esc sends it as a new one.")
 
     def action_scroll(self, where: str) -> None:
-        move = {
-            "page_up": self.transcript.scroll_page_up,
-            "page_down": self.transcript.scroll_page_down,
-            "home": self.transcript.scroll_home,
-            "end": self.transcript.scroll_end,
-            "up": self.transcript.scroll_up,
-            "down": self.transcript.scroll_down,
-        }[where]
-        move(animate=False)
+        if where == "end":
+            self.transcript.follow()
+        else:
+            getattr(self.transcript, f"scroll_{where}")(animate=False)
 
     def action_focus_prompt(self) -> None:
         self.focus_prompt()
 
     def action_find(self) -> None:
-        self.finder.open(self.transcript)
+        self.finder.open()
 
     def action_find_next(self, step: int) -> None:
         self.finder.step(step)
