@@ -22,6 +22,7 @@ from tui.arguments import (
 from tui.exits import DONE, FAILED, MEMORY
 from tui.messages import LINE_LIMIT, Acted, AnyEvent, Ask, Done, Error, Setup, Token, encode
 from tui.progress_line import ProgressLine
+from tui.sentences import ENDS, act
 
 LINGER = 5.0
 """Seconds that the engine outlives this process, should it be killed."""
@@ -98,8 +99,8 @@ class Printer:
                 sys.stdout.write(text)
                 sys.stdout.flush()
                 self._line_open = not text.endswith("\n")
-            case Acted(reason=reason):
-                self._say(reason)
+            case Acted():
+                self._say(f"{act(event)}: {event.reason}")
             case Error(sentence=sentence, exit_code=code, fatal=fatal):
                 self._say(sentence)
                 # The engine still has an answer to give, unless it says otherwise.
@@ -171,6 +172,4 @@ def _figures(done: Done) -> str:
         f"first token after {figures.seconds(done.first_token)}",
         f"cache {figures.size(done.cache)}",
     ]
-    if done.reason != "stop":
-        parts.append(f"ended by {done.reason}")
-    return ", ".join(parts)
+    return f"{ENDS[done.reason]}: {', '.join(parts)}"

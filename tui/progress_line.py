@@ -5,6 +5,7 @@ from typing import TextIO
 
 from tui import figures
 from tui.messages import AnyEvent, Done, Error, Loading, Prefill, Ready, Token
+from tui.sentences import STAGES
 
 BAR = 20
 
@@ -21,9 +22,9 @@ class ProgressLine:
         match event:
             case Loading(stage=stage, done=done, total=total):
                 amounts = f"{figures.size(done)} of {figures.size(total)}"
-                self._draw(stage, done, total, amounts if stage == "download" else "")
+                self._draw(STAGES[stage], done, total, amounts if stage == "download" else "")
             case Prefill(done=done, total=total):
-                self._draw("prefill", done, total, f"{done:,} of {total:,} tokens")
+                self._draw("reading the prompt", done, total, f"{done:,} of {total:,} tokens")
             case Ready() | Token() | Done() | Error():
                 self.clear()
 
@@ -39,6 +40,6 @@ class ProgressLine:
         filled = min(BAR, BAR * done // total) if total else 0
         bar = "#" * filled + "." * (BAR - filled)
         width = os.get_terminal_size(self._out.fileno()).columns or 80
-        self._out.write("\r\x1b[K" + f"{what:<8} [{bar}] {amounts}".rstrip()[: width - 1])
+        self._out.write("\r\x1b[K" + f"{what} [{bar}] {amounts}".rstrip()[: width - 1])
         self._out.flush()
         self._drawn = True

@@ -1,5 +1,4 @@
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -7,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tui import paths, sessions
+from tui import sessions
 from tui.messages import Turn
 from tui.sessions import SessionError
 
@@ -22,13 +21,6 @@ turns = st.lists(
     ),
     max_size=5,
 )
-
-
-@pytest.fixture(autouse=True)
-def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(paths, "state", lambda: tmp_path / "state")
-    yield
 
 
 @pytest.fixture
@@ -94,7 +86,7 @@ def test_a_full_disk_leaves_the_file_as_it_was(path: Path, monkeypatch: pytest.M
         with pytest.raises(OSError, match="No space"):
             write(path, TURNS[1:])
         assert path.read_bytes() == before
-    assert [entry.name for entry in path.parent.glob("*")] == [path.name]
+    assert [entry for entry in path.parent.iterdir() if entry.is_file()] == [path]
 
 
 def test_replace_writes_the_chat_anew(path: Path) -> None:
