@@ -1,6 +1,6 @@
 """One line on a terminal that says how far a thing is, drawn over itself, gone when it is done."""
 
-import os
+import shutil
 from typing import TextIO
 
 from tui import figures
@@ -39,7 +39,7 @@ class ProgressLine:
             return
         filled = min(BAR, BAR * done // total) if total else 0
         bar = "#" * filled + "." * (BAR - filled)
-        width = os.get_terminal_size(self._out.fileno()).columns or 80
+        width = shutil.get_terminal_size().columns
         self._out.write("\r\x1b[K" + f"{what} [{bar}] {amounts}".rstrip()[: width - 1])
         self._out.flush()
         self._drawn = True
