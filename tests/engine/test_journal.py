@@ -5,6 +5,7 @@ import pytest
 from tui import sessions
 from tui.engine.journal import Journal
 from tui.messages import Turn
+from tui.sessions import SessionError
 
 ONE, TWO, THREE = Turn("user", "a\nb"), Turn("assistant", "ü"), Turn("user", "c")
 
@@ -56,3 +57,11 @@ def test_a_full_disk_is_told_once_and_made_good_later(path, monkeypatch):
 
 def test_no_path_keeps_nothing():
     assert Journal(None, ()).save((ONE,)) is None
+
+
+def test_of_two_programs_the_second_is_told(path):
+    first = Journal(str(path), ())
+    with pytest.raises(SessionError, match="open in another program"):
+        Journal(str(path), ())
+    first.close()
+    Journal(str(path), ()).close()

@@ -36,6 +36,8 @@ def write_tiny_model(folder: Path, template: str | None = TEMPLATE) -> Path:
     model = llama.Model(llama.ModelArgs.from_dict(CONFIG))
     # Sharper than fresh weights are, or all tokens would be about as likely as each other.
     weights = {name: 3 * array for name, array in tree_flatten(model.parameters())}
+    # The end token's logit is always 0: greedy decoding never comes upon it.
+    weights["model.embed_tokens.weight"][CONFIG["eos_token_id"]] = 0
     mx.save_safetensors(str(folder / "model.safetensors"), weights)
     (folder / "config.json").write_text(json.dumps(CONFIG))
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())

@@ -93,7 +93,7 @@ class EngineClient:
             if isinstance(event, Error) and event.fatal:
                 return
         if not self._closed:
-            yield Error(sentence=await self._epitaph(), fatal=True)
+            yield await self._epitaph()
 
     async def close(self, shutdown: bool) -> None:
         """Leave the engine; with `shutdown`, have it end, and wait until it has."""
@@ -133,16 +133,19 @@ class EngineClient:
                 last_resort()
         return await asyncio.to_thread(self._process.wait)
 
-    async def _epitaph(self) -> str:
+    async def _epitaph(self) -> Error:
         code = await self._exit_code()
-        where = "" if self._log is None else f"; its log is {self._log}"
         if code is None:
-            return f"The engine at {self.path} is gone. The chat so far is kept{where}."
-        if code >= 0:
-            return f"The engine ended with exit code {code}. The chat so far is kept{where}."
-        name = signal.Signals(-code).name
-        why = ", as the system does when memory runs out" if name == "SIGKILL" else ""
-        return f"The engine was killed by {name}{why}. The chat so far is kept{where}."
+            what = f"The engine at {self.path} is gone"
+        elif code >= 0:
+            what = f"The engine ended with exit code {code}"
+        else:
+            name = signal.Signals(-code).name
+            why = ", as the system does when memory runs out" if name == "SIGKILL" else ""
+            what = f"The engine was killed by {name}{why}"
+        where = "" if self._log is None else f"; its log is {self._log}"
+        sentence = f"{what}. The chat so far is kept{where}."
+        return Error(sentence=sentence, exit_code=max(code or 1, 1), fatal=True)
 
 
 async def _connect(path: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -39,6 +39,7 @@ from tui.messages import (
     Turn,
     Watch,
 )
+from tui.sessions import SessionError
 
 CANNOT_LOAD = 3
 """The exit code of an engine whose first model cannot be loaded."""
@@ -63,6 +64,7 @@ class Engine:
     ) -> None:
         self._emit = emit
         self._show = show
+        self._started = False
         self._sampling = setup.sampling
         plan = _plan(setup.policy, setup.limits)
         self._room = Room(plan, read_sample, emit)
@@ -70,23 +72,28 @@ class Engine:
         self._chat = Chat(config, self._room, emit, setup.turns)
         if setup.system is not None:
             self._chat.set_system(setup.system)
-        self._journal = Journal(setup.session, setup.turns)
+        self._journal = Journal(None, ())
         self._watchdog = Watchdog(self._sample, lambda: self._room.held, self._act, plan)
         self._thread = ModelThread(emit)
-        self._thread.submit(lambda cancelled: self._load(setup.model, cancelled, first=True))
+        self._thread.submit(lambda cancelled: self._begin(setup, cancelled))
 
     @property
     def turns(self) -> tuple[Turn, ...]:
         return self._chat.turns
 
     def start(self) -> None:
-        self._thread.start()
-        self._watchdog.start()
+        """Load the model and take samples; more than the first call does nothing."""
+        if not self._started:
+            self._started = True
+            self._thread.start()
+            self._watchdog.start()
 
     def finish(self) -> None:
         """Stop the answer, keep it, and wait until none of the engine's threads is left."""
-        self._watchdog.stop()
-        self._thread.finish()
+        if self._started:
+            self._watchdog.stop()
+            self._thread.finish()
+        self._journal.close()
 
     def handle(self, request: AnyRequest, sender: Sender = None) -> None:
         """Raises ValueError, with a sentence, for a request that cannot be had now."""
@@ -114,6 +121,13 @@ class Engine:
                 self._room.plan = self._watchdog.plan = _plan(policy, limits)
 
     # Jobs of the model's thread
+
+    def _begin(self, setup: Setup, cancelled: Cancelled) -> Event:
+        try:
+            self._journal = Journal(setup.session, setup.turns)
+        except SessionError as error:
+            return Error(sentence=str(error), fatal=True)
+        return self._load(setup.model, cancelled, first=True)
 
     def _load(self, name: str, cancelled: Cancelled, first: bool = False) -> Event:
         """The model `name`, in place of the present one, which comes back where that fails."""
@@ -158,7 +172,12 @@ class Engine:
     def _replace(self, turns: tuple[Turn, ...], session: str | None, sender: Sender) -> None:
         def replace(_: Cancelled) -> None:
             self._chat.restore(turns)
-            self._journal = Journal(session, turns)
+            self._journal.close()
+            try:
+                self._journal = Journal(session, turns)
+            except SessionError as error:
+                self._journal = Journal(None, ())
+                self._emit(Error(sentence=str(error)))
             self._changed(sender)
             self._chat.report()
 

@@ -47,6 +47,9 @@ log = logging.getLogger(__name__)
 
 USAGE = 2
 
+FIRST_CLIENT = 60.0
+"""Seconds until the client that started the process must have come."""
+
 LAST_WORDS = 2.0
 """Seconds that clients are given, at the end, to read what waits for them."""
 
@@ -86,8 +89,7 @@ class Server:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
         server = await asyncio.start_unix_server(self._serve, sock=listener, limit=LINE_LIMIT)
-        self._linger_if_alone()
-        self._engine.start()
+        self._linger = loop.call_later(FIRST_CLIENT, self._stop.set)
         await self._stop.wait()
         server.close()
         await asyncio.to_thread(self._engine.finish)
@@ -110,6 +112,7 @@ class Server:
             outbox.put(self._layers)
         self._clients[outbox] = writer
         self._linger_if_alone()
+        self._engine.start()  # not before there is somebody who hears how it goes
         sender = asyncio.ensure_future(_send(outbox, writer))
         self._senders.add(sender)
         try:
