@@ -35,7 +35,7 @@ class Document:
 
     @property
     def height(self) -> int:
-        return self.tail_start + (len(self._tail) if self._tail else 0)
+        return self.tail_start + len(self._tail) if self._tail else self._column.height
 
     @property
     def tail_start(self) -> int:
@@ -57,6 +57,8 @@ class Document:
 
     def write(self, text: str) -> int | None:
         """Take a piece of the answer; the first row that changed, None where more than that did."""
+        if self._tail is None:
+            self.begin_answer()
         assert self._tail is not None
         rows_before = len(self._tail)
         closed = self._blocks.feed(text)

@@ -5,6 +5,7 @@ once; a new width or theme redraws what is in sight first and the rest in small 
 the length of the chat nor that of a list holds up the event loop.
 """
 
+import math
 from collections import deque
 from collections.abc import Iterable
 from typing import ClassVar
@@ -170,9 +171,9 @@ class Transcript(ScrollView, can_focus=True):
         unfinished = self._document.redraw(SLICE)
         self.virtual_size = Size(self._document.width, self._document.height)
         if self.following:
-            self.scroll_end(animate=False, immediate=True, x_axis=False)
+            self._show_row(self._document.height)
         else:
-            self.scroll_to(y=self._document.find_again(place), animate=False, immediate=True)
+            self._show_row(self._document.find_again(place))
         self.refresh()
         if unfinished and not self._drawing:
             self._drawing = True
@@ -182,22 +183,28 @@ class Transcript(ScrollView, can_focus=True):
         self._drawing = False
         self._changed()
 
+    def _show_row(self, y: int) -> None:
+        # By force: a scroll bar that this very change calls for is not there yet.
+        self.scroll_to(y=y, animate=False, force=True, immediate=True)
+
     def on_resize(self) -> None:
         self._restyle()
+        self._changed()
 
     def notify_style_update(self) -> None:
         super().notify_style_update()
-        if self.is_mounted:
-            self._restyle()
+        if self.is_mounted:  # the components' styles follow the widget's own
+            self.call_later(self._restyle)
 
     def _restyle(self) -> None:
+        """Draw anew where the width or the theme has changed."""
         width = max(1, self.scrollable_content_region.width - MARGIN)
         palette = Palette(**{part: self._style(f"transcript--{part}") for part in PARTS})
         if (width, palette) != (self._document.width, self._document.palette):
             self._found = []
             top = round(self.scroll_y)
             self._document.change(width, palette, range(top, top + self.size.height))
-        self._changed()
+            self._changed()
 
     def _style(self, component: str) -> Style:
         """A component's colours, its background only where it has one of its own."""
@@ -241,8 +248,7 @@ class Transcript(ScrollView, can_focus=True):
 
     def find_next(self, step: int = 1) -> int:
         """Show the next occurrence, or with -1 the one before, around the ends; how many."""
-        while self._document.redraw(SLICE):
-            pass
+        self._document.redraw(math.inf)
         matches = find(self._document.texts(), self._query)
         if matches:
             if self._found in matches:
@@ -252,9 +258,7 @@ class Transcript(ScrollView, can_focus=True):
             self._found = matches[index]
             self.following = False
             self._changed()
-            self.scroll_to(
-                y=self._found[0][0] - self.size.height // 2, animate=False, immediate=True
-            )
+            self._show_row(self._found[0][0] - self.size.height // 2)
         else:
             self._found = []
         self.refresh()
