@@ -100,12 +100,13 @@ class VeloxquantApp(App[None]):
         self.queue: list[str] = []
         self.lost: Setup | None = None
         self.interrupted = -AGAIN
+        self.greeting: str | None = None
         self.draft = paths.state() / "draft.txt"
         self.chat = ChatScreen(self.live, self.event_log)
         try:
             self.use_theme(settings.theme)
         except ThemeError as error:
-            self.event_log.add(str(error), "$error")
+            self.greeting = str(error)
 
     def get_default_screen(self) -> ChatScreen:
         return self.chat
@@ -141,6 +142,9 @@ class VeloxquantApp(App[None]):
         guard.on_signals(lambda: self.run_worker(self.leave(shutdown=False)))
         self.set_interval(1.0, self.check_terminal)
         self.chat.prompt.text = self.kept_draft()
+        if self.greeting is not None:
+            self.event_log.add(self.greeting, "$error")
+            self.notify(self.greeting, severity="error", markup=False)
         self.run_engine()
 
     @work(exclusive=True, group="engine")

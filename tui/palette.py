@@ -3,6 +3,7 @@
 from functools import partial
 
 from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.content import Content
 
 from tui.commands import COMMANDS, Call, Command, usage
 
@@ -21,7 +22,13 @@ class SlashCommands(Provider):
 
     async def discover(self) -> Hits:
         for command in COMMANDS:
-            yield DiscoveryHit(usage(command), partial(self.pick, command), help=command.help)
+            # As content, not as text: brackets in it are no markup.
+            yield DiscoveryHit(
+                Content(usage(command)),
+                partial(self.pick, command),
+                text=usage(command),
+                help=command.help,
+            )
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)

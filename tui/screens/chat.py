@@ -10,6 +10,8 @@ from textual.containers import Container, Vertical
 from textual.screen import Screen
 from textual.widgets import Static
 
+from tui import past_prompts
+from tui.commands import COMMANDS
 from tui.live import Live
 from tui.messages import Acted, AnyEvent, Began, Done, Error, Token, Turn, Welcome
 from tui.sentences import ENDS, act
@@ -22,7 +24,7 @@ from tui.widgets.notice import Choice, Notice
 from tui.widgets.panel import Panel
 from tui.widgets.progress import Progress
 from tui.widgets.projection import ProjectionPanel
-from tui.widgets.prompt import Prompt
+from tui.widgets.prompt import Completion, Prompt
 from tui.widgets.status_line import StatusLine
 from tui.widgets.throughput import ThroughputPanel
 from tui.widgets.transcript import Transcript
@@ -78,7 +80,10 @@ class ChatScreen(Screen[None]):
         self.live = live
         self.events = log
         self.transcript = Transcript()
-        self.prompt = Prompt()
+        self.prompt = Prompt(
+            history=past_prompts.load(),
+            completions=[Completion(command.name, command.help) for command in COMMANDS],
+        )
         self.notice = Notice()
         self.progress = Progress(live, id="progress")
         self.queued = Static(id="queued", markup=False)
@@ -246,7 +251,12 @@ class ChatScreen(Screen[None]):
 
     @on(Prompt.Submitted)
     async def submitted(self, message: Prompt.Submitted) -> None:
+        past_prompts.add(message.text)
         await self.velox.submit(message.text)
+
+    @on(Prompt.EndOfInput)
+    async def end_of_input(self) -> None:
+        await self.velox.action_quit()
 
     async def asked(self, text: str) -> None:
         self.transcript.add_user(text)

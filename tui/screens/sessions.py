@@ -28,9 +28,7 @@ def line(name: str) -> Content:
     try:
         session = sessions.load(sessions.path_of(name))
     except sessions.SessionError:
-        return Content.assemble(
-            (f"{when(name):<17} ", "$muted"), (f"{name}: broken", "$error")
-        )
+        return Content.assemble((f"{when(name):<17} ", "$muted"), (f"{name}: broken", "$error"))
     questions = sum(turn.role == "user" for turn in session.turns)
     return Content.assemble(
         (f"{when(name):<17}", "$muted"), f"{questions:>4}  ", session.title or name
@@ -60,6 +58,7 @@ class Sessions(ModalScreen[str | None]):
     def show(self, options: list[Option]) -> None:
         choices = self.query_one(OptionList)
         choices.add_options(options or [Option("No chat has been kept yet.", disabled=True)])
+        choices.highlighted = 0
         choices.focus()
 
     @on(OptionList.OptionSelected)

@@ -58,4 +58,4 @@ class Notice(Static):
         elif choice := self.choices.get((event.character or "").lower()):
             event.stop()
             self.close()
-            choice.act()
+            self.call_later(choice.act)

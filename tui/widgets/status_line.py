@@ -127,10 +127,17 @@ class StatusLine(Panel):
         )
         held = live.layers.nbytes if live.layers else (sampled.cache if sampled else None)
         parts: list[Piece] = [("kv ", MUTED), figures.size(held)]
-        line = figures.spark(live.used_history, 6, HEIGHTS, ((memory and memory.total) or 0) / 100)
+        # The last seconds, on the scale of the last minute.
+        line = figures.spark(
+            live.used_history,
+            8,
+            HEIGHTS,
+            low=min(live.used_history, default=None),
+            span=max(live.used_history, default=0.0) - min(live.used_history, default=0.0),
+        )
         rate = present_rate(live)
         for piece in (
-            [("  ", ""), (line, "$accent")] if len(line) > 1 else [],
+            [("  ", ""), (line, MUTED)] if len(line) > 1 else [],
             [("  ", ""), (limiting(live), MUTED)] if limiting(live) else [],
             [("  ", ""), (f"{figures.rate(rate)} tok/s", MUTED)] if rate else [],
         ):
