@@ -25,6 +25,8 @@ NAMES = (
 )
 SYMBOLS = (b"\0cblas_sgemm\0", b"\0sgemm_\0", b"\0openblas_get_config\0")
 FOLDERS = ("/usr/lib64", "/usr/lib", "/usr/local/lib", "/opt/OpenBLAS/lib")
+DEBIAN = Path("/usr/lib")
+"""Where folders named for the machine, as x86_64-linux-gnu, hold the libraries."""
 
 PACKAGES = {
     "debian": "apt install libopenblas0-pthread",
@@ -89,8 +91,8 @@ def how_to_get() -> str:
 
 def _candidates() -> list[Path]:
     folders = [Path(folder) for folder in FOLDERS]
-    folders += sorted(Path("/usr/lib").glob("*-linux-gnu*/openblas-pthread"))
-    folders += sorted(Path("/usr/lib").glob("*-linux-gnu*"))
+    folders += sorted(DEBIAN.glob("*-linux-gnu*/openblas-pthread"))
+    folders += sorted(DEBIAN.glob("*-linux-gnu*"))
     known = _linker_cache()
     return [
         path
