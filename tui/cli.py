@@ -34,6 +34,7 @@ COMMANDS = {
     "ask": Command("tui.ask", "one answer on stdout"),
     "monitor": Command("tui.monitor", "memory and cache of running engines, or of the machine"),
     "doctor": Command("tui.doctor", "what works here, what does not, and what to do"),
+    "bench": Command("tui.bench.command", "measure quality, memory, and what the screen costs"),
     "themes": Command("tui.theme_list", "list the themes, or check one"),
     "sessions": Command("tui.session_list", "list the chats on disk"),
     "paths": Command("tui.path_list", "where files are kept"),
