@@ -51,7 +51,6 @@ class Answer:
         self._cancelled = cancelled
         self._text: list[str] = []
         self._started = time.perf_counter()
-        self._layers_at = self._started
         self._prompt_tokens = 0
         self._reused_tokens = 0
         self._count = 0
@@ -151,10 +150,7 @@ class Answer:
             return End("cancelled")
         if tokens and (refusal := self._room.admit(self._cached, step, tokens)):
             return End("memory", refusal)
-        now = time.perf_counter()
-        if now - self._layers_at >= LAYERS_INTERVAL:
-            self._layers_at = now
-            self._room.report(self._cached)
+        self._room.report(self._cached, LAYERS_INTERVAL)
         return None
 
     def _say(self) -> None:

@@ -39,6 +39,7 @@ class Chat:
 
     def load(self, loaded: Loaded) -> None:
         self.cached = CachedModel(loaded.model, self._config)
+        self._room.meet(self.cached)
         self.loaded = loaded
 
     def unload(self) -> None:

@@ -15,6 +15,9 @@ from kvcore.ladder import bit_cost, token_cost
 from kvcore.report import LayerReport
 from kvcore.watchdog import CacheState
 
+PROBE = 64
+"""Tokens that a new model is tried with: few enough for a moment, enough to judge others by."""
+
 Sampler = Callable[[mx.array], mx.array]
 """From log probabilities [1, vocabulary] to a token [1]."""
 
@@ -29,10 +32,13 @@ class CachedModel:
         self._model = model
         self._config = config
         self.clear()
-        # Before its first token a cache knows no shapes: one is computed to see what they cost,
-        # and a second so that what is compiled at first use does not delay the first answer.
-        self.prefill([0])
+        # Before its first token a cache knows no shapes: a few are computed to see what they
+        # cost, and so that what is compiled at first use does not delay the first answer.
+        mx.reset_peak_memory()
+        self.prefill([0] * PROBE)
         self._first = self.state().layers
+        self.scratch = mx.get_peak_memory() - mx.get_active_memory()
+        """Bytes that PROBE tokens of a prompt need while they are computed."""
         next(self.decode(0, lambda logprobs: mx.argmax(logprobs, axis=-1)))
         self.clear()
 

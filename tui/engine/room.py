@@ -1,5 +1,7 @@
 """Room in memory for the model's next step: foreseen, asked for, and made."""
 
+import math
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Literal
@@ -17,7 +19,7 @@ from kvcore.watchdog import (
     SmallerChunk,
     admit,
 )
-from tui.engine.generation import CachedModel
+from tui.engine.generation import PROBE, CachedModel
 from tui.messages import Acted, Event, Layers
 
 CHUNK = 512
@@ -51,11 +53,17 @@ class Room:
         self._emit = emit
         self._posted: deque[Action] = deque()
         self._level: Level | None = None
-        self._scratch: dict[Step, deque[int]] = {
-            "prefill": deque(maxlen=REMEMBERED),
+        self._reported_at = -math.inf
+        self._scratch: dict[Step, deque[float]] = {}
+        self._measured: tuple[Step, int] | None = None
+
+    def meet(self, cached: CachedModel) -> None:
+        """A new model: what the last one needed tells nothing of this one."""
+        self._scratch = {
+            "prefill": deque([cached.scratch / PROBE], maxlen=REMEMBERED),
             "decode": deque(maxlen=REMEMBERED),
         }
-        self._measuring: Step | None = None
+        self._measured = None
 
     def post(self, actions: tuple[Action, ...]) -> None:
         """Have the actions done between two steps."""
@@ -65,8 +73,12 @@ class Room:
         self.held = cached.state()
         return self.held
 
-    def report(self, cached: CachedModel) -> None:
-        self._emit(layers_event(self.look(cached)))
+    def report(self, cached: CachedModel, interval: float = 0.0) -> None:
+        """Tell of the layers, unless that was done less than `interval` seconds ago."""
+        now = time.monotonic()
+        if now - self._reported_at >= interval:
+            self._reported_at = now
+            self._emit(layers_event(self.look(cached)))
 
     def settle(self, cached: CachedModel) -> str | None:
         """Do what was posted; a sentence where the answer under way has to end."""
@@ -78,6 +90,7 @@ class Room:
     def forecast(self, cached: CachedModel, tokens: int) -> tuple[int, str | None]:
         """The cache's bytes with `tokens` more, at its present bits; and a sentence where not
         even the fewest bits can hold them."""
+        self._measured = None  # what has been freed since is not scratch
         state, growth = cached.outlook(tokens)
         refusals = (
             self._refuse(action, cached)
@@ -89,16 +102,18 @@ class Room:
     def admit(self, cached: CachedModel, step: Step, tokens: int) -> str | None:
         """Make room for the next `tokens`, of which prefill takes no more than `chunk` at once.
         A sentence where there is none to be made."""
-        self._measure(step)
+        self._measure()
         seen = None
         while True:
             wanted = min(tokens, self.chunk) if step == "prefill" else tokens
             state, growth = cached.outlook(wanted)
             bits = [(layer.key_bits, layer.value_bits) for layer in state.layers]
+            self._measured = (step, wanted)
             if seen == (wanted, bits):
                 return None  # the last round changed nothing, and the next one would not
             seen = (wanted, bits)
-            actions = self._ask(state, growth, max(self._scratch[step], default=0), wanted)
+            scratch = round(wanted * max(self._scratch[step], default=0.0))
+            actions = self._ask(state, growth, scratch, wanted)
             for action in actions:
                 if refusal := self._carry_out(action, cached):
                     return refusal
@@ -110,12 +125,14 @@ class Room:
         self._level = sample.level
         return admit(sample, state, self.plan, growth, scratch, tokens)
 
-    def _measure(self, step: Step) -> None:
-        """What the last step needed beyond what it left; and begin to measure the next."""
-        if self._measuring is not None:
-            scratch = mx.get_peak_memory() - mx.get_active_memory()
-            self._scratch[self._measuring].append(max(0, scratch))
-        self._measuring = step
+    def _measure(self) -> None:
+        """What the last step needed for each token, beyond what it left; measuring begins anew."""
+        if self._measured is not None:
+            step, tokens = self._measured
+            # A short chunk needs more for each of its tokens than a long one ever will.
+            if step == "decode" or tokens >= PROBE:
+                scratch = max(0, mx.get_peak_memory() - mx.get_active_memory())
+                self._scratch[step].append(scratch / tokens)
         mx.reset_peak_memory()
 
     def _carry_out(self, action: Action, cached: CachedModel) -> str | None:
