@@ -10,14 +10,13 @@ from msgspec.structs import replace
 from textual import work
 from textual.app import App
 from textual.binding import Binding
-from textual.color import Color
 from textual.filter import LineFilter
-from textual.theme import Theme
 
 from kvcore.ladder import FLOOR
-from tui import clipboard, guard, paths, sessions
+from tui import clipboard, colours, draft, guard, paths, sessions
 from tui.carry_out import carry_out
 from tui.commands import Call, Said, Unknown, parse
+from tui.engine.endpoint import EngineError
 from tui.glyphs import AsciiFilter
 from tui.live import Live
 from tui.messages import (
@@ -27,17 +26,14 @@ from tui.messages import (
     Done,
     Error,
     Limits,
-    Load,
     Lower,
     Policy,
     Ready,
     Regenerate,
     Reset,
     Restore,
-    SetSampling,
     Setup,
     Stop,
-    System,
     Turn,
     Watch,
     Welcome,
@@ -49,7 +45,7 @@ from tui.screens.layers import Layers
 from tui.screens.log import LogScreen
 from tui.screens.sessions import Sessions
 from tui.settings import Settings
-from tui.themes import SECTIONS, ThemeError, load_theme
+from tui.themes import ThemeError
 from tui.widgets.event_log import EventLog
 
 HANGUP = 129
@@ -67,16 +63,8 @@ class Engine(Protocol):
     async def close(self, shutdown: bool) -> None: ...
 
 
-def quiet(theme: Theme) -> dict[str, str]:
-    """Colours between the theme's text and its background: for labels, and for frames."""
-    if theme.ansi or not theme.foreground or not theme.background:
-        return {"muted": "ansi_bright_black", "line": "ansi_bright_black"}
-    back, front = Color.parse(theme.background), Color.parse(theme.foreground)
-    return {"muted": back.blend(front, 0.62).hex, "line": back.blend(front, 0.25).hex}
-
-
 class VeloxquantApp(App[None]):
-    """`connect` gives a client of an engine: a new one each time, once the former has ended."""
+    """`connect` starts an engine and gives a client of it; once that has ended, a new one."""
 
     CSS_PATH = "app.tcss"
     TITLE = "veloxquant-tui"
@@ -88,7 +76,7 @@ class VeloxquantApp(App[None]):
     ]
 
     def __init__(
-        self, setup: Setup, settings: Settings, connect: Callable[[], Awaitable[Engine]]
+        self, setup: Setup, settings: Settings, connect: Callable[[Setup], Awaitable[Engine]]
     ) -> None:
         self.ascii_filter = AsciiFilter(enabled=settings.ascii or not guard.unicode_terminal())
         self.live = Live(setup)
@@ -98,10 +86,8 @@ class VeloxquantApp(App[None]):
         self.connect = connect
         self.client: Engine | None = None
         self.queue: list[str] = []
-        self.lost: Setup | None = None
         self.interrupted = -AGAIN
         self.greeting: str | None = None
-        self.draft = paths.state() / "draft.txt"
         self.chat = ChatScreen(self.live, self.event_log)
         try:
             self.use_theme(settings.theme)
@@ -115,25 +101,12 @@ class VeloxquantApp(App[None]):
         return [*super().get_line_filters(), *([self.ascii_filter] * self.ascii_filter.enabled)]
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
-        theme = self.current_theme
-        return quiet(theme) | {
-            f"{section}-{key}": getattr(theme, base) or theme.primary
-            for section, keys in SECTIONS.items()
-            for key, base in keys.items()
-        }
+        return colours.defaults(self.current_theme)
 
     def use_theme(self, name: str) -> None:
         """Raises ThemeError."""
-        theme = load_theme(name)
-        self.register_theme(
-            Theme(
-                name=theme.name,
-                dark=theme.dark,
-                ansi=theme.ansi,
-                variables=theme.variables,
-                **theme.colours,
-            )
-        )
+        theme = colours.textual_theme(name)
+        self.register_theme(theme)
         self.theme = theme.name
 
     # The engine
@@ -141,7 +114,7 @@ class VeloxquantApp(App[None]):
     def on_mount(self) -> None:
         guard.on_signals(lambda: self.run_worker(self.leave(shutdown=False)))
         self.set_interval(1.0, self.check_terminal)
-        self.chat.prompt.text = self.kept_draft()
+        self.chat.prompt.text = draft.load()
         if self.greeting is not None:
             self.event_log.add(self.greeting, "$error")
             self.notify(self.greeting, severity="error", markup=False)
@@ -150,56 +123,51 @@ class VeloxquantApp(App[None]):
     @work(exclusive=True, group="engine")
     async def run_engine(self) -> None:
         """Connects, then takes events until the engine's end."""
+        await self.hang_up(shutdown=True)
+        setup = replace(self.live.setup, turns=tuple(turn for turn in self.live.turns if turn.text))
         try:
-            self.client = client = await self.connect()
-            async for event in client.events():
-                await self.take(event)
-                # A burst of events must not keep the screen and the keys waiting.
-                await asyncio.sleep(0)
-        except (OSError, RuntimeError, ValueError) as error:
+            self.client = client = await self.connect(setup)
+        except (OSError, EngineError) as error:
             await self.take(Error(sentence=f"The engine cannot be reached: {error}", fatal=True))
+            return
+        async for event in client.events():
+            await self.take(event)
+            # A burst of events must not keep the screen and the keys waiting.
+            await asyncio.sleep(0)
         if self.live.phase != "dead":
             await self.take(Error(sentence="The engine has ended.", fatal=True))
 
     async def take(self, event: AnyEvent) -> None:
         self.live.take(event)
         self.event_log.take(event)
-        if isinstance(event, Welcome) and self.lost is not None:
-            await self.resume(self.lost)
         await self.chat.show(event)
         if isinstance(event, Done | Ready | Welcome):
             await self.send_queued()
 
-    async def request(self, request: AnyRequest) -> None:
-        """Sends; a connection that broke is told of by the end of its events."""
-        if self.client is not None and self.live.phase != "dead":
-            with contextlib.suppress(OSError):
-                await self.client.send(request)
+    async def request(self, request: AnyRequest) -> bool:
+        """Sends; False where that cannot be. The end of a connection is told by its events."""
+        if self.client is None or self.live.phase == "dead":
+            return False
+        try:
+            await self.client.send(request)
+        except EngineError as error:
+            self.notify(str(error), severity="error", markup=False)
+            return False
+        return True
 
     def new_engine(self) -> None:
         """Starts an engine in place of one that ended; the chat goes over to it."""
         if self.live.phase == "dead":
-            self.lost = replace(self.live.setup, turns=tuple(self.live.turns))
             self.live.phase = "connecting"
             self.chat.started_again()
             self.run_engine()
 
-    async def resume(self, lost: Setup) -> None:
-        """Brings the new engine to where the old one was."""
-        self.lost = None
-        fresh, self.live.setup = self.live.setup, lost
-        turns = tuple(turn for turn in lost.turns if turn.text)
-        self.live.turns = list(turns)
-        if fresh.model != lost.model:
-            await self.request(Load(lost.model))
-        if fresh.sampling != lost.sampling:
-            await self.request(SetSampling(lost.sampling))
-        if (fresh.policy, fresh.limits) != (lost.policy, lost.limits):
-            await self.request(Watch(lost.policy, lost.limits))
-        if fresh.system != lost.system:
-            await self.request(System(lost.system))
-        if turns:
-            await self.request(Restore(turns, lost.session))
+    async def hang_up(self, shutdown: bool) -> None:
+        """Leaves the engine, which may take its time to end, but not for ever."""
+        client, self.client = self.client, None
+        if client is not None:
+            with contextlib.suppress(OSError, EngineError, TimeoutError):
+                await asyncio.wait_for(client.close(shutdown=shutdown), GOODBYE)
 
     # The chat
 
@@ -232,7 +200,11 @@ class VeloxquantApp(App[None]):
             return
         self.live.asked(text)
         await self.chat.asked(text)
-        await self.request(Ask(text))
+        if not await self.request(Ask(text)):
+            self.live.turns.pop()
+            self.live.phase = "idle"
+            await self.chat.reload()
+            self.chat.give_back(text)
 
     async def send_queued(self) -> None:
         if self.queue and self.live.phase == "idle":
@@ -290,12 +262,12 @@ class VeloxquantApp(App[None]):
     def change_setup(self, **changes: Any) -> None:
         self.live.setup = replace(self.live.setup, **changes)
 
-    async def watch(self, policy: Policy, limits: Limits) -> None:
+    async def change_watch(self, policy: Policy, limits: Limits) -> None:
         self.change_setup(policy=policy, limits=limits)
         await self.request(Watch(policy, limits))
 
     async def watch_and_retry(self) -> None:
-        await self.watch("balanced", self.live.setup.limits)
+        await self.change_watch("balanced", self.live.setup.limits)
         await self.again()
 
     async def lower_and_retry(self) -> None:
@@ -355,28 +327,10 @@ class VeloxquantApp(App[None]):
 
     async def leave(self, shutdown: bool, return_code: int = 0) -> None:
         """Ends the app. Without `shutdown` the engine goes on, to be attached to again."""
-        self.keep_draft()
-        if self.client is not None:
-            with contextlib.suppress(OSError, TimeoutError):
-                await asyncio.wait_for(self.client.close(shutdown=shutdown), GOODBYE)
+        draft.keep("\n".join([*self.queue, self.chat.prompt.text]))
+        await self.hang_up(shutdown)
         self.exit(return_code=return_code)
 
     def check_terminal(self) -> None:
         if not self.is_headless and guard.hung_up():
             self.run_worker(self.leave(shutdown=False, return_code=HANGUP))
-
-    def keep_draft(self) -> None:
-        """What was typed and not sent waits for the next start."""
-        draft = "\n".join([*self.queue, self.chat.prompt.text]).strip()
-        with contextlib.suppress(OSError):
-            if draft:
-                self.draft.parent.mkdir(parents=True, exist_ok=True)
-                self.draft.write_text(draft, encoding="utf-8")
-            else:
-                self.draft.unlink(missing_ok=True)
-
-    def kept_draft(self) -> str:
-        try:
-            return self.draft.read_text(encoding="utf-8")
-        except (OSError, ValueError):
-            return ""

@@ -72,8 +72,6 @@ async def carry_out(app: "VeloxquantApp", call: Call) -> None:
             app.open_layers()
         case "fps":
             change_fps(app, argument)
-        case "plain":
-            app.notify(f"Markdown is {'on' if app.chat.toggle_markdown() else 'off'} from here.")
         case "log":
             app.open_log()
         case "help":
@@ -93,7 +91,10 @@ async def change_model(app: "VeloxquantApp", name: str) -> None:
         )
         return
     app.change_setup(model=name)
-    await app.request(Load(name))
+    if app.live.phase == "dead":
+        app.new_engine()
+    else:
+        await app.request(Load(name))
 
 
 async def change_system(app: "VeloxquantApp", given: str) -> None:
@@ -149,7 +150,7 @@ async def change_policy(app: "VeloxquantApp", name: str) -> None:
             f"{name!r} is no policy; did you mean {nearest(name, POLICIES)!r}? "
             f"Known: {', '.join(POLICIES)}."
         )
-    await app.watch(name, setup.limits)
+    await app.change_watch(name, setup.limits)
     app.notify(f"The policy is {name}.")
 
 
@@ -164,7 +165,7 @@ async def change_limit(app: "VeloxquantApp", argument: str) -> None:
         return
     nbytes = None if words == ["off"] else sizes.parse_size("".join(words))
     changed: Limits = replace(limits, **{field: nbytes})
-    await app.watch(app.live.setup.policy, changed)
+    await app.change_watch(app.live.setup.policy, changed)
     what = "The cache" if field == "kv" else "All that MLX holds"
     app.notify(
         f"{what} may take {figures.size(nbytes)}." if nbytes else f"{what} has no limit now."

@@ -97,7 +97,7 @@ def private_terminal(log: Path) -> Iterator[None]:
             screen.close()
 
 
-def on_signals(leave: Callable[[], None]) -> None:
+def on_signals(leave: Callable[[], object]) -> None:
     """Calls `leave` on the event loop for SIGTERM and SIGHUP, even where SIGHUP was ignored."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGHUP):

@@ -100,7 +100,7 @@ def _running_engine() -> Path:
 def _open(setup: Setup, settings: Settings, log: Path, running: Path | None = None) -> int:
     """Opens the app on a `running` engine, else on one of its own; the app's exit code."""
     guard.environment(settings.fps)
-    connect = _connector(setup, log, running)
+    connect = _connector(log, running)
     with guard.remembered_terminal(paths.state()), guard.private_terminal(log):
         # Not before the guard: textual reads the environment and the terminal at import.
         from tui.app import VeloxquantApp
@@ -110,13 +110,11 @@ def _open(setup: Setup, settings: Settings, log: Path, running: Path | None = No
     return DONE if app.return_code is None else app.return_code
 
 
-def _connector(
-    setup: Setup, log: Path, running: Path | None
-) -> "Callable[[], Awaitable[EngineClient]]":
+def _connector(log: Path, running: Path | None) -> "Callable[[Setup], Awaitable[EngineClient]]":
     """The app asks for a new client when its engine has ended: that is one of its own then."""
     first = [running] if running is not None else []
 
-    async def connect() -> "EngineClient":
+    async def connect(setup: Setup) -> "EngineClient":
         from tui.engine.client import EngineClient
 
         if first:

@@ -7,6 +7,7 @@ from textual.pilot import Pilot
 
 from tui.app import VeloxquantApp
 from tui.bench.fake_engine import FakeEngine
+from tui.messages import Setup
 from tui.settings import Settings
 
 TURNS = 1000
@@ -71,9 +72,12 @@ async def showing(
     waiting = list(engines or (FakeEngine(),))
     connected: list[FakeEngine] = []
 
-    async def connect() -> FakeEngine:
-        connected.insert(0, waiting.pop(0))
-        return connected[0]
+    async def connect(setup: Setup) -> FakeEngine:
+        """As a real engine does, it starts with the setup that it is given."""
+        engine = waiting.pop(0)
+        engine.setup, engine.turns = setup, list(setup.turns)
+        connected.insert(0, engine)
+        return engine
 
     app = VeloxquantApp(waiting[0].setup, settings or Settings(theme="night"), connect)
     async with app.run_test(size=size) as pilot:

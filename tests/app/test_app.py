@@ -212,9 +212,9 @@ async def test_a_dead_engine_keeps_the_chat_and_a_new_one_gets_it() -> None:
         assert "queued: meanwhile" in shown.text
         await shown.pilot.press("ctrl+r")
         await shown.until(lambda: m.Ask("meanwhile") in second.requests)
-        restored = second.requests[0]
-        assert restored == m.Restore(
-            (m.Turn("user", "question"), m.Turn("assistant", "one two", complete=False)), None
+        assert second.setup.turns == (
+            m.Turn("user", "question"),
+            m.Turn("assistant", "one two", complete=False),
         )
         await shown.until_idle()
         await shown.until_shown("again")
@@ -240,17 +240,25 @@ async def test_what_was_changed_goes_over_to_a_new_engine() -> None:
         first.die()
         await shown.until(lambda: shown.app.live.phase == "dead")
         await shown.pilot.press("ctrl+r")
-        await shown.until(lambda: len(second.requests) == 2)
-        assert second.requests == [
-            m.SetSampling(m.Sampling(temperature=0.1)),
-            m.Watch("hard", m.Limits()),
-        ]
+        await shown.until_idle()
+        assert second.setup.policy == "hard"
+        assert second.setup.sampling == m.Sampling(temperature=0.1)
+
+
+async def test_another_model_replaces_one_that_could_not_be_loaded() -> None:
+    first, second = FakeEngine(model=None), FakeEngine()
+    async with showing(first, second) as shown:
+        first.emit(m.Error(sentence="There is no model smolm2.", exit_code=3, fatal=True))
+        await shown.until_shown("There is no model smolm2.")
+        await shown.pilot.press("slash", *"model", "space", *"smollm2", "enter")
+        await shown.until_idle()
+        assert second.setup.model == "smollm2"
 
 
 async def test_an_engine_that_cannot_be_reached_says_so() -> None:
     async with showing() as shown:
 
-        async def refuse() -> FakeEngine:
+        async def refuse(setup: m.Setup) -> FakeEngine:
             raise OSError("no such socket")
 
         shown.engine.die()

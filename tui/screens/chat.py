@@ -10,7 +10,7 @@ from textual.containers import Container, Vertical
 from textual.screen import Screen
 from textual.widgets import Static
 
-from tui import past_prompts
+from tui import exits, past_prompts
 from tui.commands import COMMANDS
 from tui.live import Live
 from tui.messages import Acted, AnyEvent, Began, Done, Error, Token, Turn, Welcome
@@ -221,12 +221,12 @@ class ChatScreen(Screen[None]):
         if self.answering:
             self.transcript.end_answer("the engine ended here")
             self.answering = False
-        self.show_notice(
-            "engine ended",
-            f"{error.sentence} The chat so far is kept.",
-            Choice("r", "start a new engine and go on (^r from the prompt)", self.velox.new_engine),
-            error=True,
-        )
+        again = Choice("r", "start a new engine (^r from the prompt)", self.velox.new_engine)
+        if error.exit_code == exits.MODEL:
+            title, sentence = "no model", f"{error.sentence} Another one: /model NAME."
+        else:
+            title, sentence = "engine ended", f"{error.sentence} The chat so far is kept."
+        self.show_notice(title, sentence, again, error=True)
 
     def show_notice(self, title: str, sentence: str, *choices: Choice, error: bool = False) -> None:
         self.notice.show(title, sentence, *choices, error=error)
@@ -238,6 +238,11 @@ class ChatScreen(Screen[None]):
     def notice_closed(self) -> None:
         if self.focused is None or self.focused is self.notice:
             self.prompt.focus()
+
+    @on(Notice.Typed)
+    def typed_at_notice(self, message: Notice.Typed) -> None:
+        self.prompt.focus()
+        self.prompt.insert(message.character)
 
     @on(Find.Closed)
     def find_closed(self) -> None:

@@ -6,6 +6,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
 from textual.content import Content
+from textual.coordinate import Coordinate
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Static
 
@@ -113,7 +114,7 @@ class Layers(ModalScreen[list[Lower] | None]):
         table.focus()
 
     @property
-    def layers(self) -> Sequence[LayerReport]:
+    def reports(self) -> Sequence[LayerReport]:
         return self.live.layers.layers if self.live.layers else ()
 
     def cells(self, layer: LayerReport) -> tuple[Content | str, ...]:
@@ -140,7 +141,7 @@ class Layers(ModalScreen[list[Lower] | None]):
         """Writes the cells that changed."""
         self.forget_what_is_done()
         table = self.query_one(DataTable)
-        rows = [self.cells(layer) for layer in self.layers]
+        rows = [self.cells(layer) for layer in self.reports]
         if len(rows) != len(self.shown):
             table.clear()
             for row in rows:
@@ -149,13 +150,13 @@ class Layers(ModalScreen[list[Lower] | None]):
             for y, (old, new) in enumerate(zip(self.shown, rows, strict=True)):
                 for x, (before, after) in enumerate(zip(old, new, strict=True)):
                     if not same(before, after):
-                        table.update_cell_at((y, x), after)
+                        table.update_cell_at(Coordinate(y, x), after)
         self.shown = rows
         self.query_one("#layers-foot", Static).update(self.foot())
 
     def forget_what_is_done(self) -> None:
         """The watchdog may have been faster than the plan."""
-        held = {layer.index: (layer.key_bits, layer.value_bits) for layer in self.layers}
+        held = {layer.index: (layer.key_bits, layer.value_bits) for layer in self.reports}
         self.plan = {
             index: planned
             for index, planned in self.plan.items()
@@ -165,7 +166,7 @@ class Layers(ModalScreen[list[Lower] | None]):
     def foot(self) -> Content:
         cache = self.live.layers
         held, half = (cache.nbytes, cache.half_nbytes) if cache else (None, None)
-        saved = sum(frees(layer, self.plan.get(layer.index)) or 0 for layer in self.layers)
+        saved = sum(frees(layer, self.plan.get(layer.index)) or 0 for layer in self.reports)
         planned = f" · applying frees {figures.size(saved)}" if self.plan else ""
         return Content(
             f"{figures.size(held)} held · fp16 would be {figures.size(half)} · "
@@ -177,7 +178,7 @@ class Layers(ModalScreen[list[Lower] | None]):
         row = self.query_one(DataTable).cursor_row
         return [
             layer
-            for y, layer in enumerate(self.layers)
+            for y, layer in enumerate(self.reports)
             if layer.kind == "packed"
             and layer.key_bits is not None
             and (layer.index in self.marked if self.marked else y == row)
@@ -185,13 +186,13 @@ class Layers(ModalScreen[list[Lower] | None]):
 
     def action_mark(self) -> None:
         row = self.query_one(DataTable).cursor_row
-        if row < len(self.layers):
-            self.marked ^= {self.layers[row].index}
+        if row < len(self.reports):
+            self.marked ^= {self.reports[row].index}
             self.draw()
             self.action_move(1)
 
     def action_mark_all(self) -> None:
-        everything = {layer.index for layer in self.layers if layer.kind == "packed"}
+        everything = {layer.index for layer in self.reports if layer.kind == "packed"}
         self.marked = set() if self.marked == everything else everything
         self.draw()
 
@@ -215,7 +216,7 @@ class Layers(ModalScreen[list[Lower] | None]):
         if not self.plan:
             self.notify("Nothing is planned: [ lowers the marked layers.", markup=False)
             return
-        saved = sum(frees(layer, self.plan.get(layer.index)) or 0 for layer in self.layers)
+        saved = sum(frees(layer, self.plan.get(layer.index)) or 0 for layer in self.reports)
         sentence = (
             f"Lower {ranges(tuple(self.plan))}? It frees {figures.size(saved)}; "
             "the bits that go do not come back in this chat."

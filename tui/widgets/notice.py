@@ -26,6 +26,13 @@ class Notice(Static):
     class Closed(Message):
         """The box was answered or closed."""
 
+    class Typed(Message):
+        """A key that is no choice: it was meant for the prompt."""
+
+        def __init__(self, character: str) -> None:
+            super().__init__()
+            self.character = character
+
     def __init__(self) -> None:
         super().__init__(id="notice")
         self.choices: dict[str, Choice] = {}
@@ -59,3 +66,6 @@ class Notice(Static):
             event.stop()
             self.close()
             self.call_later(choice.act)
+        elif event.is_printable and event.character:
+            event.stop()
+            self.post_message(self.Typed(event.character))

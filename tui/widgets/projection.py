@@ -6,7 +6,6 @@ from tui import figures
 from tui.live import Live
 from tui.widgets.panel import MUTED, Panel, spread, text
 
-
 LIMITS = {"GPU": "the GPU's limit", "system": "the system's limit", "limit": "a limit: none"}
 
 
