@@ -7,7 +7,15 @@ import mlx.core as mx
 import pytest
 from mlx.utils import tree_flatten
 from mlx_lm import generate
-from tiny_gguf import tiny_model, write_tiny_llama
+from mlx_lm.models.rope_utils import Llama3RoPE
+from tiny_gguf import (
+    ARGS,
+    tiny_metadata,
+    tiny_model,
+    tiny_tensors,
+    write_gguf,
+    write_tiny_llama,
+)
 
 from kvcore.memory.sample import MemorySample
 from tui import paths
@@ -51,6 +59,45 @@ def test_a_gguf_is_the_model_it_was_written_from(gguf):
     assert heard[-1] == Loading(
         stage="weights", done=loaded.info.weights, total=loaded.info.weights
     )
+
+
+@pytest.mark.parametrize("architecture", ["qwen2", "qwen3"])
+def test_so_is_one_of_qwens(tmp_path, architecture):
+    model = tiny_model(architecture)
+    write_tiny_llama(tmp_path / "qwen.gguf", model, tokenizer__ggml__pre="qwen2")
+    tokens = mx.array([[1, 70, 200, 33, 5, 262, 8, 9]])
+    loaded = load(tmp_path / "qwen.gguf")
+    assert mx.allclose(loaded.model(tokens), model(tokens), rtol=1e-4, atol=1e-5)
+
+
+def scaled_rope(original: int) -> Llama3RoPE:
+    """Wide enough that some frequencies are scaled, some in part, some not."""
+    scaling = {
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": original,
+    }
+    return Llama3RoPE(16, 512, False, ARGS.rope_theta, scaling)
+
+
+def write_scaled(path, original: int) -> None:
+    factors = scaled_rope(original)._freqs / ARGS.rope_theta ** (mx.arange(0, 16, 2) / 16)
+    tensors = tiny_tensors(tiny_model())
+    tensors["rope_freqs.weight"] = ("F32", (8,), bytes(memoryview(factors)))
+    write_gguf(path, tiny_metadata(), tensors)
+
+
+def test_the_scaling_of_llama_3_is_found_again(tmp_path):
+    write_scaled(tmp_path / "scaled.gguf", 8192)
+    rope = load(tmp_path / "scaled.gguf").model.layers[0].self_attn.rope
+    assert mx.allclose(rope._freqs, scaled_rope(8192)._freqs, rtol=1e-5)
+
+
+def test_another_scaling_is_refused(tmp_path):
+    write_scaled(tmp_path / "scaled.gguf", 1024)
+    with pytest.raises(ModelError, match="not Llama"):
+        load(tmp_path / "scaled.gguf")
 
 
 def test_the_model_works_in_another_thread(gguf):

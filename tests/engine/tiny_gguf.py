@@ -1,6 +1,7 @@
 """Writes GGUF files for tests: any, and a whole tiny llama."""
 
 import struct
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,8 @@ NAMES = {
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
@@ -86,23 +89,23 @@ def _typed(value: Any) -> bytes:
     return struct.pack("<I", 8) + _string(value)
 
 
-def tiny_metadata() -> dict[str, Any]:
+def tiny_metadata(architecture: str = "llama") -> dict[str, Any]:
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = (chr(256 + i) for i in range(68))
     tokens = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     tokens += [chr(byte) if byte in printable else next(others) for byte in range(256)]
     tokens += ["he", "ll", "hell", "hello", "Ġhello"]
     return {
-        "general.architecture": "llama",
-        "llama.block_count": ARGS.num_hidden_layers,
-        "llama.context_length": 512,
-        "llama.embedding_length": ARGS.hidden_size,
-        "llama.feed_forward_length": ARGS.intermediate_size,
-        "llama.attention.head_count": ARGS.num_attention_heads,
-        "llama.attention.head_count_kv": 2,
-        "llama.attention.layer_norm_rms_epsilon": ARGS.rms_norm_eps,
-        "llama.rope.freq_base": ARGS.rope_theta,
-        "llama.rope.dimension_count": 16,
+        "general.architecture": architecture,
+        f"{architecture}.block_count": ARGS.num_hidden_layers,
+        f"{architecture}.context_length": 512,
+        f"{architecture}.embedding_length": ARGS.hidden_size,
+        f"{architecture}.feed_forward_length": ARGS.intermediate_size,
+        f"{architecture}.attention.head_count": ARGS.num_attention_heads,
+        f"{architecture}.attention.head_count_kv": 2,
+        f"{architecture}.attention.layer_norm_rms_epsilon": ARGS.rms_norm_eps,
+        f"{architecture}.rope.freq_base": ARGS.rope_theta,
+        f"{architecture}.rope.dimension_count": 16,
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "smollm",
         "tokenizer.ggml.tokens": tokens,
@@ -117,12 +120,14 @@ def tiny_metadata() -> dict[str, Any]:
     }
 
 
-def tiny_model() -> llama.Model:
+def tiny_model(architecture: str = "llama") -> Any:
+    """With random weights, the same ones each time."""
     mx.random.seed(7)
-    model = llama.Model(ARGS)
-    # Norms that are all ones would hide an exchange of one for another.
+    module = import_module(f"mlx_lm.models.{architecture}")
+    model = module.Model(module.ModelArgs.from_dict(vars(ARGS) | {"model_type": architecture}))
+    # Norms of ones and biases of zeros would hide an exchange of one for another.
     for name, weight in tree_flatten(model.parameters()):
-        if "norm" in name:
+        if "norm" in name or name.endswith("bias"):
             model.load_weights([(name, 1 + 0.2 * mx.random.normal(weight.shape))], strict=False)
     mx.eval(model.parameters())
     return model
@@ -134,9 +139,18 @@ def interleave_halves(rows: np.ndarray, heads: int) -> np.ndarray:
     return rows.reshape(heads, 2, shape[0] // heads // 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
 
 
-def write_tiny_llama(path: Path, model: llama.Model, **changes: Any) -> None:
+def write_tiny_llama(path: Path, model: Any, **changes: Any) -> None:
     """`changes` replace entries of the metadata: dots are written as double underscores."""
+    changed = {key.replace("__", "."): value for key, value in changes.items()}
+    write_gguf(path, tiny_metadata(model.model_type) | changed, tiny_tensors(model))
+
+
+def tiny_tensors(model: Any) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
     tensors = {}
+    heads = {
+        "self_attn.q_proj": ARGS.num_attention_heads,
+        "self_attn.k_proj": ARGS.num_key_value_heads or 0,
+    }
     for name, weight in tree_flatten(model.parameters()):
         base, _, kind = name.rpartition(".")
         rows = np.array(weight)
@@ -144,10 +158,7 @@ def write_tiny_llama(path: Path, model: llama.Model, **changes: Any) -> None:
         if base.startswith("model.layers."):
             _, _, layer, base = base.split(".", 3)
             prefix = f"blk.{layer}."
-        if base == "self_attn.q_proj":
-            rows = interleave_halves(rows, ARGS.num_attention_heads)
-        elif base == "self_attn.k_proj":
-            rows = interleave_halves(rows, ARGS.num_key_value_heads or 0)
+        if base in heads and model.model_type == "llama":
+            rows = interleave_halves(rows, heads[base])
         tensors[f"{prefix}{NAMES[base]}.{kind}"] = ("F32", rows.shape, rows.tobytes())
-    changed = {key.replace("__", "."): value for key, value in changes.items()}
-    write_gguf(path, tiny_metadata() | changed, tensors)
+    return tensors

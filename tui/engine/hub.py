@@ -33,18 +33,21 @@ def fetch(name: str, progress: Callable[[int, int | None], None]) -> Path:
     from several threads.
     Raises ModelError.
     """
-    bars: list[_Bar] = []
+    counting: list[_Bar] = []
 
     class Bar(_Bar):
         def __init__(self, *args: Any, **kwargs: Any):
             super().__init__(*args, **kwargs)
-            bars.append(self)
+            if self.unit == "B":
+                counting.append(self)
 
-        def display(self, *_: Any, **__: Any) -> None:
-            counting = [bar for bar in bars if bar.unit == "B"]
-            if counting:
+        def update(self, n: float | None = 1) -> bool | None:
+            drawn = super().update(n)
+            # Not in display(), which is called with a lock held that an exception would keep.
+            if drawn and counting:
                 total = max(int(bar.total or 0) for bar in counting)
                 progress(max(int(bar.n) for bar in counting), total or None)
+            return drawn
 
     try:
         folder = snapshot_download(name, allow_patterns=DEFAULT_ALLOW_PATTERNS, tqdm_class=Bar)
@@ -76,3 +79,6 @@ class _Bar(tqdm):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs | {"file": io.StringIO()})
+
+    def display(self, *_: Any, **__: Any) -> None:
+        pass
