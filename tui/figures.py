@@ -95,5 +95,7 @@ def spark(
 
 
 def compression(half: int | None, held: int | None) -> str:
-    """fp16(K+V) over the bytes held."""
-    return UNKNOWN if not half or not held else f"{half / held:.1f}×"
+    """fp16(K+V) over the bytes held, in words; a short chat may hold more than fp16 would."""
+    if not half or not held:
+        return f"{UNKNOWN} smaller"
+    return f"{half / held:.1f}× smaller" if held <= half else f"{held / half:.1f}× larger"

@@ -80,7 +80,9 @@ def private_terminal(log: Path) -> Iterator[None]:
     log.parent.mkdir(parents=True, exist_ok=True)
     sink = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     screen = os.fdopen(descriptor, "w", encoding="utf-8")
-    before, sys.__stderr__ = sys.__stderr__, screen  # type: ignore[misc]
+    before = sys.__stdout__, sys.__stderr__
+    # Textual draws on the one; the size of the terminal is asked of the other.
+    sys.__stdout__ = sys.__stderr__ = screen  # type: ignore[misc]
     os.dup2(sink, 1)
     os.dup2(sink, 2)
     os.close(sink)
@@ -92,7 +94,7 @@ def private_terminal(log: Path) -> Iterator[None]:
         for number, copy in zip((1, 2), kept, strict=True):
             os.dup2(copy, number)
             os.close(copy)
-        sys.__stderr__ = before  # type: ignore[misc]
+        sys.__stdout__, sys.__stderr__ = before  # type: ignore[misc]
         with contextlib.suppress(OSError):
             screen.close()
 

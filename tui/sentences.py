@@ -1,6 +1,7 @@
 """What happens, in one plain sentence each: for the event log, the status line and `ask`."""
 
 from itertools import pairwise
+from pathlib import Path
 
 from tui import figures
 from tui.messages import Acted, AnyEvent, Began, Done, Error, Ready
@@ -19,6 +20,11 @@ ENDS = {
     "memory": "stopped: memory",
     "error": "answer failed",
 }
+
+
+def short(model: str) -> str:
+    """The last part of an id or a path: it is what tells models apart."""
+    return Path(model).name or model
 
 
 def ranges(layers: tuple[int, ...]) -> str:
@@ -45,7 +51,7 @@ def sentence(event: AnyEvent) -> str | None:
     """`event` as a line of the log; None for what the panels alone show."""
     match event:
         case Ready():
-            return f"{event.model.name} is ready ({event.model.backend})"
+            return f"{short(event.model.name)} is ready ({event.model.backend})"
         case Began():
             reused = f", {event.reused_tokens:,} reused" if event.reused_tokens else ""
             return f"reading {event.prompt_tokens:,} tokens{reused}"

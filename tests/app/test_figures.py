@@ -80,6 +80,7 @@ def test_a_spark_never_passes_its_width(values: list[float], width: int) -> None
 
 
 def test_compression_is_fp16_over_what_is_held() -> None:
-    assert figures.compression(310, 100) == "3.1×"
-    assert figures.compression(None, 100) == "–"
-    assert figures.compression(310, 0) == "–"
+    assert figures.compression(310, 100) == "3.1× smaller"
+    assert figures.compression(100, 310) == "3.1× larger"
+    assert figures.compression(None, 100) == "– smaller"
+    assert figures.compression(310, 0) == "– smaller"

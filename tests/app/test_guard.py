@@ -19,6 +19,7 @@ from tui import guard
 def terminal() -> Iterator[tuple[int, int]]:
     """The two ends of a terminal: what the person's side reads, and what a program has."""
     outer, inner = pty.openpty()
+    termios.tcsetwinsize(inner, (30, 90))
     yield outer, inner
     for descriptor in (outer, inner):
         with contextlib.suppress(OSError):
@@ -75,15 +76,18 @@ def test_without_a_terminal_nothing_is_noted(tmp_path: Path) -> None:
 
 
 NOISE = """
-import os, sys
+import os, shutil, sys
 from pathlib import Path
+os.environ.pop("COLUMNS", None)
+os.environ.pop("LINES", None)
 from tui import guard
 with guard.private_terminal(Path(sys.argv[1])):
     os.write(1, b"noise on 1\\n")
     os.write(2, b"noise on 2\\n")
     sys.__stderr__.write("drawn")
     sys.__stderr__.flush()
-print("after")
+    size = shutil.get_terminal_size()
+print("after", *size)
 """
 
 
@@ -96,7 +100,7 @@ def test_noise_goes_to_the_log_and_the_screen_to_the_terminal(
         [sys.executable, "-c", NOISE, str(log)], stdin=inner, stdout=inner, stderr=inner, check=True
     )
     shown = os.read(outer, 4096)
-    assert shown == b"drawnafter\r\n"
+    assert shown == b"drawnafter 90 30\r\n"
     assert log.read_bytes() == b"noise on 1\nnoise on 2\n"
 
 

@@ -170,7 +170,7 @@ class Layers(ModalScreen[list[Lower] | None]):
         planned = f" · applying frees {figures.size(saved)}" if self.plan else ""
         return Content(
             f"{figures.size(held)} held · fp16 would be {figures.size(half)} · "
-            f"{figures.compression(half, held)} smaller{planned}"
+            f"{figures.compression(half, held)}{planned}"
         )
 
     def chosen(self) -> list[LayerReport]:

@@ -132,7 +132,7 @@ class LayerMap(Panel):
             spread(
                 width,
                 text((figures.size(held), "bold"), (" held, fp16 ", MUTED), figures.size(half)),
-                text((figures.compression(half, held), "bold"), (" smaller", MUTED)),
+                text(figures.compression(half, held)),
             )
         ]
 

@@ -1,6 +1,5 @@
 """The line above the chat; two lines that stand for all panels where these are folded."""
 
-import os
 import socket
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from tui.glyphs import HEIGHTS, LEVELS
 from tui.guard import over_ssh
 from tui.live import Live
 from tui.messages import Loading
-from tui.sentences import act
+from tui.sentences import act, short
 from tui.widgets.layer_map import bits_in_use
 from tui.widgets.memory_panel import bar, pressure
 from tui.widgets.panel import MUTED, Panel, Piece, spread, text
@@ -88,14 +87,9 @@ class StatusLine(Panel):
     def note(self, now: float) -> str:
         return ""
 
-    @property
-    def name_of_model(self) -> str:
-        name = self.live.model.name if self.live.model else self.live.setup.model
-        # An id or a path: the last part is what tells models apart.
-        return Path(name).name or name
-
     def badge(self) -> list[Piece]:
-        return [(" VX ", "bold $background on $primary"), "  ", (self.name_of_model, "bold")]
+        name = self.live.model.name if self.live.model else self.live.setup.model
+        return [(" VX ", "bold $background on $primary"), "  ", (short(name), "bold")]
 
     def context(self) -> str:
         tokens = self.live.layers.tokens if self.live.layers else 0
@@ -104,14 +98,11 @@ class StatusLine(Panel):
 
     def first(self, width: int, now: float) -> Content:
         right = text(doing(self.live, now))
-        pieces = self.badge()
         cache = self.live.layers
         options = self.live.setup.cache
         used = bits_in_use(cache.layers) if cache else f"{options.key_bits}/{options.value_bits}"
-        for part in (f" · kv {used}-bit", f" · {self.context()}"):
-            if text(*pieces, part).cell_length + right.cell_length + 3 <= width:
-                pieces.append((part, MUTED))
-        return spread(width - 1, text(*pieces), right)
+        left = fitted(width, self.badge(), [f" · kv {used}-bit", f" · {self.context()}"], right)
+        return spread(width - 1, left, right)
 
     def second(self, width: int, now: float) -> Content:
         live = self.live
@@ -146,20 +137,21 @@ class StatusLine(Panel):
         return spread(width - 1, left, text(*parts))
 
     def single(self, width: int, now: float) -> Content:
-        setup = self.live.setup
-        pieces = self.badge()
-        for part in (
+        setup, model = self.live.setup, self.live.model
+        right = text(doing(self.live, now))
+        parts = [
             f" · {Path(setup.session).stem}" if setup.session else "",
             f" · temperature {setup.sampling.temperature:g}",
-            f" · {self.live.model.backend}" if self.live.model else "",
-        ):
-            pieces.append((part, MUTED))
-        place = socket.gethostname().split(".")[0] + (" (ssh)" if over_ssh() else "")
-        fps = os.environ.get("TEXTUAL_FPS", "")
-        right = text(
-            (place, MUTED),
-            (f" · {fps} fps" if over_ssh() and fps else "", MUTED),
-            "   ",
-            doing(self.live, now),
-        )
-        return spread(width - 1, text(*pieces), right)
+            f" · {model.backend}" if model else "",
+            f" · {socket.gethostname().split('.')[0]} over ssh" if over_ssh() else "",
+        ]
+        return spread(width - 1, fitted(width, self.badge(), parts, right), right)
+
+
+def fitted(width: int, left: list[Piece], parts: list[str], right: Content) -> Content:
+    """`left` with as many of the parts as leave room for `right`, from the first on."""
+    for part in parts:
+        if text(*left, part).cell_length + right.cell_length + 3 > width:
+            break
+        left.append((part, MUTED))
+    return text(*left)
