@@ -179,6 +179,14 @@ def test_weights_stay_as_shipped_where_fp32_would_not_fit(gguf, cache, monkeypat
     assert "as shipped" in loaded.info.backend
 
 
+def test_weights_that_can_never_fit_are_refused(gguf, monkeypatch):
+    little = MemorySample(time=0.0, total=1 << 17, gpu_limit=1 << 17)
+    monkeypatch.setattr(models, "read_sample", lambda: little)
+    with pytest.raises(ModelError, match="smaller model") as caught:
+        load(gguf)
+    assert_sentence(caught.value)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

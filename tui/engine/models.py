@@ -139,11 +139,13 @@ def _load_folder(name: str, folder: Path, report: Report) -> Loaded:
         model, config = mlx_lm.utils.load_model(folder, lazy=True)
         tokenizer = mlx_lm.utils.load_tokenizer(folder, eos_token_ids=config.get("eos_token_id"))
         slow = _prepare_for_cpu(model) if _on_cpu() else None
-        weights = _evaluate(model, report)
-    except (ModelError, OSError):
+        weights = _evaluate(name, model, report)
+    except ModelError:
         raise
     except Exception as error:
-        # mlx-lm, transformers and the model's own file raise what they like.
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        # mlx-lm and transformers raise what they like, OSErrors of their own among them.
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(" .:;")
         raise ModelError(
             f"{name} cannot be loaded by mlx-lm {version('mlx-lm')}: {reason}; "
@@ -178,13 +180,21 @@ def _prepare_for_cpu(model: nn.Module) -> str | None:
     return None
 
 
-def _evaluate(model: nn.Module, report: Report) -> int:
+def _evaluate(name: str, model: nn.Module, report: Report) -> int:
     """Evaluates every array of the model, constants too; returns their bytes.
 
     What is left lazy belongs to this thread and could not be used by another.
+    Raises ModelError where they could never fit: the kernel would end the process instead.
     """
     arrays = [array for _, array in tree_flatten(model) if isinstance(array, mx.array)]
     total = sum(array.nbytes for array in arrays)
+    sample = read_sample()
+    room = sample.gpu_limit if mx.cuda.is_available() else sample.total
+    if room is not None and total > room:
+        raise ModelError(
+            f"{name} has weights of {total / 2**30:.1f} GB, and there are {room / 2**30:.1f} GB "
+            "of memory here: take a smaller model, or one of fewer bits."
+        )
     done = 0
     group: list[mx.array] = []
     for array in arrays:
