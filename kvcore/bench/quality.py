@@ -162,10 +162,7 @@ def _held(caches: list[Any]) -> int:
 
 
 def _half_nbytes(caches: list[Any]) -> float:
-    """Bytes of the tokens of a plain cache at two bytes an element, without its padding."""
-    return sum(
-        2 * array.size
-        for cache in caches
-        if type(cache) is KVCache
-        for array in cache.keys_and_values()
-    )
+    """Bytes of a plain cache's tokens at two bytes an element, without its padding."""
+    plain = [cache for cache in caches if type(cache) is KVCache]
+    sides = (side for cache in plain for side in cache.keys_and_values())
+    return sum(2 * side.size for side in sides if side is not None)
