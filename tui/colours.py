@@ -31,8 +31,14 @@ def defaults(theme: Theme) -> dict[str, str]:
 
 
 def quiet(theme: Theme) -> dict[str, str]:
-    """Colours between the theme's text and its background: for labels, and for frames."""
+    """Colours between the theme's text and its background: for labels, frames, histories."""
     if theme.ansi or not theme.foreground or not theme.background:
-        return {"muted": "ansi_bright_black", "line": "ansi_bright_black"}
+        grey = "ansi_bright_black"
+        return {"muted": grey, "line": grey, "spark": grey}
     back, front = Color.parse(theme.background), Color.parse(theme.foreground)
-    return {"muted": back.blend(front, 0.62).hex, "line": back.blend(front, 0.25).hex}
+    accent = Color.parse(theme.accent or theme.primary)
+    return {
+        "muted": back.blend(front, 0.62).hex,
+        "line": back.blend(front, 0.25).hex,
+        "spark": back.blend(accent, 0.6).hex,
+    }

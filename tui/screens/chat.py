@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from tui.app import VeloxquantApp
 
 SMALLEST = (60, 16)
+AT_ONCE = 0.3
+"""Seconds within which acts of the watchdog are told of together."""
 SIDE, TABLE = 100, 160
 """The least widths for the side column, and for the layer table next to it."""
 
@@ -92,6 +94,7 @@ class ChatScreen(Screen[None]):
         self.ticked = 0.0
         self.editing = False
         self.answering = False
+        self.acts: list[Acted] = []
 
     def compose(self) -> ComposeResult:
         yield StatusLine(self.live, id="status")
@@ -163,7 +166,7 @@ class ChatScreen(Screen[None]):
             case Began():
                 self.begin_answer()
             case Acted():
-                self.transcript.add_rule(self.cut(event))
+                self.note_act(event)
                 for map in self.query(LayerMap):
                     map.flash(event.layers)
             case Done():
@@ -180,9 +183,17 @@ class ChatScreen(Screen[None]):
             self.answering = True
             self.grabs = 0
 
-    def cut(self, event: Acted) -> str:
-        """The line in the chat where the cache became less precise."""
-        return f"{time.strftime('%H:%M:%S')} {act(event)}"
+    def note_act(self, event: Acted) -> None:
+        """A line in the chat where the cache became less precise: one for acts that follow at
+        once."""
+        if not self.acts:
+            self.set_timer(AT_ONCE, self.rule_off)
+        self.acts.append(event)
+
+    def rule_off(self) -> None:
+        acts = "; ".join(map(act, self.acts))
+        self.acts.clear()
+        self.transcript.add_rule(f"{time.strftime('%H:%M:%S')} {acts}")
 
     def end_answer(self, done: Done) -> None:
         note = None if done.reason == "stop" else done.sentence or ENDS[done.reason]
@@ -225,7 +236,7 @@ class ChatScreen(Screen[None]):
         if error.exit_code == exits.MODEL:
             title, sentence = "no model", f"{error.sentence} Another one: /model NAME."
         else:
-            title, sentence = "engine ended", f"{error.sentence} The chat so far is kept."
+            title, sentence = "engine ended", error.sentence
         self.show_notice(title, sentence, again, error=True)
 
     def show_notice(self, title: str, sentence: str, *choices: Choice, error: bool = False) -> None:

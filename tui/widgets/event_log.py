@@ -12,6 +12,8 @@ from tui.sentences import STAGES, sentence
 from tui.widgets.panel import MUTED, Panel
 
 KEPT = 1000
+BRIEF = 2
+"""Rows of the panel that one entry may take."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,14 @@ def wrapped(entry: Entry, width: int) -> list[Content]:
     ]
 
 
+def brief(entry: Entry, width: int) -> list[Content]:
+    """The entry's first rows, with a sign where the rest is left to the log's own screen."""
+    rows = wrapped(entry, width)
+    if len(rows) > BRIEF:
+        rows = [*rows[: BRIEF - 1], Content.assemble(rows[BRIEF - 1].truncate(width - 1), "…")]
+    return rows
+
+
 class EventPanel(Panel):
     TITLE = "events"
 
@@ -70,7 +80,7 @@ class EventPanel(Panel):
     def rows(self, width: int, height: int, now: float) -> list[Content]:
         lines: list[Content] = []
         for entry in reversed(self.events.entries):
-            lines[:0] = wrapped(entry, width)
+            lines[:0] = brief(entry, width)
             if len(lines) >= height:
                 break
         return lines[-height:]

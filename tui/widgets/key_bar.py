@@ -37,6 +37,8 @@ class KeyBar(Panel):
             first = IDLE
         pieces: list[Piece] = []
         for key, what in (*first, *(READING if self.in_transcript else ()), *ALWAYS):
+            if what == "regenerate" and self.live.phase == "dead":
+                continue
             more: list[Piece] = [" " if not pieces else "  ", (key, "bold"), (f" {what}", MUTED)]
             if text(*pieces, *more).cell_length >= width:
                 break

@@ -76,8 +76,8 @@ class MemoryPanel(Panel):
         else:
             gpu = pair(memory.gpu_used, memory.gpu_limit)
         swap = text(
-            (f"{figures.change(memory.swap_out_per_second)}/s ", MUTED),
             figures.size(memory.swap_used),
+            (f" {figures.change(memory.swap_out_per_second)}/s", MUTED),
         )
         cells = [
             [(label(name), text(figures.size(parts[name]))) for name in ("weights", "scratch")],
@@ -105,7 +105,7 @@ class MemoryPanel(Panel):
         # A hundredth of the memory fills the height: less than that is noise of other programs.
         line = figures.spark(used, width - 14, HEIGHTS, span=total / 100)
         moved = figures.change(used[-1] - used[0])
-        return spread(width, text(("60 s ", MUTED), (line, "$accent")), text(moved))
+        return spread(width, text(("60 s ", MUTED), (line, "$spark")), text(moved))
 
 
 def columns(width: int, cells: list[tuple[Content, Content]]) -> Content:

@@ -25,7 +25,7 @@ class ThroughputPanel(Panel):
             spread(
                 width,
                 text((f"{'decode':<11}", MUTED), f"{figures.rate(decode):>6}", (" tok/s", MUTED)),
-                text((line, "$accent")),
+                text((line, "$spark")),
             ),
             spread(
                 width,
