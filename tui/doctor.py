@@ -73,6 +73,8 @@ def _computing() -> Iterator[Finding]:
             "there is no compiler: operations are not fused",
             "Attention gets faster with g++: apt install g++",
         )
+    kernel = found.kernel or "none for this processor: MLX operations attend on the codes"
+    yield Finding("kernel", "ok" if found.kernel else "note", kernel)
 
 
 def _sensors() -> Iterator[Finding]:

@@ -22,7 +22,7 @@ from tui.arguments import (
 )
 from tui.cli import COMMANDS
 from tui.engine.endpoint import running_engines
-from tui.exits import DONE
+from tui.exits import DONE, FAILED
 from tui.messages import Setup
 from tui.settings import Settings
 
@@ -107,7 +107,11 @@ def _open(setup: Setup, settings: Settings, log: Path, running: Path | None = No
 
         app = VeloxquantApp(setup, settings, connect)
         app.run()
-    return DONE if app.return_code is None else app.return_code
+    if app.return_code == FAILED:
+        # Textual has written the traceback to what was its standard error then.
+        sentence = f"The app failed, and {log} says where; --attach goes back to the chat."
+        print(f"veloxquant-tui: {sentence}", file=sys.stderr)
+    return app.return_code or DONE
 
 
 def _connector(log: Path, running: Path | None) -> "Callable[[Setup], Awaitable[EngineClient]]":

@@ -9,7 +9,7 @@ from tui.engine.probe import Probe
 from tui.exits import DONE, FAILED
 
 Captured = pytest.CaptureFixture[str]
-FAST = Probe(backend="CPU, OpenBLAS 1", compiles=True)
+FAST = Probe(backend="CPU, OpenBLAS 1", compiles=True, kernel="kvcore.kernels.cpu")
 
 
 def states(out: str) -> dict[str, tuple[str, str]]:
@@ -49,6 +49,7 @@ def test_a_machine_where_all_works(found, capsys: Captured) -> None:
     said = states(capsys.readouterr().out)
     assert said["back end"] == ("ok", "CPU, OpenBLAS 1")
     assert said["mx.compile"] == ("ok", "works")
+    assert said["kernel"] == ("ok", "kvcore.kernels.cpu")
     assert said["memory"][0] == "ok"
     assert said["settings folder"][1].startswith(str(paths.config()))
     assert "textual 8.2.8" in said["versions"][1]
@@ -60,6 +61,7 @@ def test_what_is_slow_is_a_note_with_its_remedy(found, capsys: Captured) -> None
     assert cli.main(["doctor"]) == DONE
     out = capsys.readouterr().out
     assert states(out)["back end"][0] == states(out)["mx.compile"][0] == "note"
+    assert states(out)["kernel"][0] == "note"
     assert "OpenBLAS: " in out and "g++" in out
 
 

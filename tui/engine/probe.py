@@ -26,6 +26,8 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     """Whether mx.compile fuses operations; without a compiler on a CPU it silently does not."""
     compile_failed: str | None = None
     """What the compiler said."""
+    kernel: str | None = None
+    """The module that attends on packed codes; None where MLX operations do."""
     failed: str | None = None
 
 
@@ -50,6 +52,7 @@ def probe() -> Probe:
 def _try_out() -> Probe:
     import mlx.core as mx
 
+    from kvcore.kernels import decode_kernel
     from tui.engine.backend import backend
 
     ones = mx.ones((8, 8))
@@ -62,8 +65,13 @@ def _try_out() -> Probe:
         mx.eval(mx.compile(lambda x: mx.exp(x) * os.getpid())(ones))
     except RuntimeError as error:
         compiles, compile_failed = False, str(error).splitlines()[0]
+    kernel = decode_kernel()
     return Probe(
-        backend=name, slow="slow" in name, compiles=compiles, compile_failed=compile_failed
+        backend=name,
+        slow="slow" in name,
+        compiles=compiles,
+        compile_failed=compile_failed,
+        kernel=None if kernel is None else kernel.__name__,
     )
 
 
