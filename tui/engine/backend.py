@@ -18,4 +18,6 @@ def backend() -> str:
     openblas = blas.openblas_in_use()
     if openblas is not None:
         return f"CPU, OpenBLAS {openblas}"
-    return f"CPU, reference BLAS (slow: {blas.how_to_get()})"
+    here = blas.find_openblas() is not None
+    advice = "OpenBLAS is here, but not preloaded" if here else blas.how_to_get()
+    return f"CPU, reference BLAS (slow: {advice})"

@@ -2,7 +2,6 @@
 
 import hashlib
 import shutil
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -18,7 +17,8 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from kvcore.memory.read import read_sample
 from tui import paths
-from tui.engine import blas, hub
+from tui.engine import hub
+from tui.engine.backend import backend
 from tui.engine.convert import convert
 from tui.engine.download import SHA256, fetch_smollm2
 from tui.engine.errors import LoadStopped, ModelError
@@ -156,7 +156,7 @@ def _load_folder(name: str, folder: Path, report: Report) -> Loaded:
         context=_context(config),
         weights=weights,
         layers=len(model.layers),
-        backend=_backend(slow),
+        backend=backend() if slow is None else f"CPU, {slow}",
     )
     return Loaded(model, tokenizer, info)
 
@@ -217,20 +217,3 @@ def _context(config: dict[str, Any]) -> int | None:
         if isinstance(context, int):
             return context
     return None
-
-
-def _backend(slow: str | None) -> str:
-    if mx.metal.is_available():
-        return f"Metal, {mx.device_info().get('device_name', 'GPU')}"
-    if mx.cuda.is_available():
-        return f"CUDA, {mx.device_info().get('device_name', 'GPU')}"
-    if slow is not None:
-        return f"CPU, {slow}"
-    if sys.platform == "darwin":
-        return "CPU, Accelerate"
-    openblas = blas.openblas_in_use()
-    if openblas is not None:
-        return f"CPU, OpenBLAS {openblas}"
-    here = blas.find_openblas() is not None
-    advice = "OpenBLAS is here, but not preloaded" if here else blas.how_to_get()
-    return f"CPU, reference BLAS (slow: {advice})"
