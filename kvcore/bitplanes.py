@@ -46,6 +46,11 @@ def unpack(fields: tuple[mx.array, ...], bits: int) -> mx.array:
     return codes
 
 
+def empty_fields(shape: tuple[int, ...], bits: int) -> list[mx.array]:
+    """Zeroed fields of `bits` bits; `shape` as a field's, [..., head_dim / 8]."""
+    return [mx.zeros(shape, _WORD[width]) for width in field_widths(bits)]
+
+
 def is_prefix(kept: int, bits: int) -> bool:
     """Whether codes of `bits` bits become codes of `kept` bits by leaving out low fields."""
     widths = field_widths(kept)

@@ -15,6 +15,10 @@ from kvcore.config import KVCacheConfig
 from kvcore.segment import Segment
 from kvcore.view import KVHandle, View
 
+BUFFER_STEP = 64
+"""Tokens by which the buffer of plain tokens grows, so that a short chat holds little more than
+it has."""
+
 
 class PackedKVCache:
     """A layer's cache after mlx-lm's protocol, packed.
@@ -224,17 +228,22 @@ class PackedKVCache:
         held, added = self._plain_tokens, keys.shape[2]
         self.offset += added
         if self._plain is None:
-            self._plain = (self._buffer(keys), self._buffer(values))
-        buffers = self._plain
-        if held + added <= self._capacity:
-            self._plain_tokens = held + added
-            for buffer, new in zip(buffers, (keys, values), strict=True):
-                buffer[:, :, held : held + added] = new
-            return *buffers, held + added
-        keys = mx.concatenate([buffers[0][:, :, :held], keys], axis=2)
-        values = mx.concatenate([buffers[1][:, :, :held], values], axis=2)
-        self._pack_all_but_recent(keys, values)
-        return keys, values, held + added
+            self._plain = (self._buffer(keys, added), self._buffer(values, added))
+        held_keys, held_values = (plain[:, :, :held] for plain in self._plain)
+        if held + added > self._capacity:
+            keys = mx.concatenate([held_keys, keys], axis=2)
+            values = mx.concatenate([held_values, values], axis=2)
+            self._pack_all_but_recent(keys, values)
+            return keys, values, held + added
+        if held + added > self._plain[0].shape[2]:
+            grown = [self._buffer(plain, held + added) for plain in self._plain]
+            for buffer, plain in zip(grown, (held_keys, held_values), strict=True):
+                buffer[:, :, :held] = plain
+            self._plain = (grown[0], grown[1])
+        self._plain_tokens = held + added
+        for buffer, new in zip(self._plain, (keys, values), strict=True):
+            buffer[:, :, held : held + added] = new
+        return *self._plain, held + added
 
     def _pack_all_but_recent(self, keys: mx.array, values: mx.array) -> None:
         sinks = self.config.sinks
@@ -253,14 +262,16 @@ class PackedKVCache:
 
     def _without(self, plain: mx.array, start: int, stop: int) -> mx.array:
         """A buffer with the tokens of `plain` before `start` and from `stop` on."""
-        buffer = self._buffer(plain)
+        buffer = self._buffer(plain, self._plain_tokens)
         buffer[:, :, :start] = plain[:, :, :start]
         buffer[:, :, start : self._plain_tokens] = plain[:, :, stop:]
         return buffer
 
-    def _buffer(self, like: mx.array) -> mx.array:
+    def _buffer(self, like: mx.array, tokens: int) -> mx.array:
+        """Zeros for `tokens` tokens and a few to come."""
+        room = min(-(-tokens // BUFFER_STEP) * BUFFER_STEP, self._capacity)
         batch, kv_heads, _, head_dim = like.shape
-        return mx.zeros((batch, kv_heads, self._capacity, head_dim), like.dtype)
+        return mx.zeros((batch, kv_heads, max(room, tokens), head_dim), like.dtype)
 
     def _buffers(self) -> tuple[mx.array, mx.array]:
         if self._plain is None:

@@ -11,7 +11,7 @@ from functools import cache
 
 import mlx.core as mx
 
-from kvcore.bitplanes import GROUP, drop, is_prefix, pack, unpack
+from kvcore.bitplanes import GROUP, drop, empty_fields, is_prefix, pack, unpack
 from kvcore.codebooks import centroid, codebook, quantise
 from kvcore.rotation import rotate, rotate_back, rotation_table
 
@@ -130,25 +130,21 @@ class TurboQuantMSE:
         """
         if bits >= codes.bits:
             return codes
-        scales, packed = [], []
+        scale = mx.zeros_like(codes.scale)
+        fields = drop(codes.fields, codes.bits, bits) if is_prefix(bits, codes.bits) else None
+        repacked = [] if fields else empty_fields(codes.fields[0].shape, bits)
         tile = max(BLOCK, codes.tokens // _LOWER_TILES)
         for start in range(0, codes.tokens, tile):
             stop = start + tile
-            fields = tuple(field[:, :, start:stop] for field in codes.fields)
-            kept = drop(fields, codes.bits, bits)
-            ratio = _scale_ratio(self.fine, codes.bits, bits, self.unbiased)(fields)
-            scales.append((codes.scale[:, :, start:stop] * ratio).astype(mx.float16))
-            packed.append(() if is_prefix(bits, codes.bits) else kept)
-            mx.eval(scales[-1], packed[-1])
-        if is_prefix(bits, codes.bits):
-            fields = drop(codes.fields, codes.bits, bits)
-        else:
-            fields = tuple(
-                mx.concatenate(list(parts), axis=2) for parts in zip(*packed, strict=True)
-            )
-        scale = mx.concatenate(scales, axis=2)
-        mx.eval(scale, fields)
-        return Codes(bits, fields, scale, codes.mean)
+            part = tuple(field[:, :, start:stop] for field in codes.fields)
+            ratio = _scale_ratio(self.fine, codes.bits, bits, self.unbiased)(part)
+            scale[:, :, start:stop] = (codes.scale[:, :, start:stop] * ratio).astype(mx.float16)
+            mx.eval(scale)
+            if not fields:
+                for whole, kept in zip(repacked, drop(part, codes.bits, bits), strict=True):
+                    whole[:, :, start:stop] = kept
+                mx.eval(repacked)
+        return Codes(bits, fields or tuple(repacked), scale, codes.mean)
 
     def centred_vectors(self, codes: Codes, start: int, stop: int) -> mx.array:
         """Float32 [batch, kv_heads, stop - start, head_dim], rotated, without the block means."""
