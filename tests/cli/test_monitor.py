@@ -68,7 +68,7 @@ def test_text_groups_layers_that_are_alike() -> None:
     assert lines[0] == "memory   warn (a test)"
     assert "compressed –" in lines[1]
     assert "engine   4711, idle, tiny on CPU, a test" in lines
-    assert "cache    100 tokens in 4.00M; fp16: 16.0M, 4.0×" in lines
+    assert "cache    100 tokens in 4.00M; fp16: 16.0M, 4.0× smaller" in lines
     assert [line.split() for line in lines[-3:]] == [
         ["layer", "0", "packed", "keys", "5", "bits,", "values", "4", "bits,", "1.00M"],
         ["layers", "1-2", "packed", "keys", "6", "bits,", "values", "4", "bits,", "2.00M"],
