@@ -2,7 +2,8 @@
 
 Starts the app in a terminal of its own, 120×40, on an engine that recites, and reports how late
 its event loop came (what a key press feels), its share of one processor, and the bytes that it
-wrote to the terminal.
+wrote to the terminal. With --model, a real one answers by turns with the screen and without, and
+the tokens a second of both are compared.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import termios
 from pathlib import Path
+from statistics import median
 
 from tui.bench.texts import TEXTS
 from tui.exits import FAILED
@@ -28,17 +30,39 @@ def measure(name: str, rate: float) -> dict[str, float]:
 
     Raises RuntimeError, with the app's log, where it ended without figures.
     """
+    figures, written = _in_a_terminal("tui.bench.recital", name, str(rate))
+    return {**figures, "bytes": written}
+
+
+def cost(model: str, tokens: int, runs: int) -> tuple[list[float], list[float]]:
+    """Tokens a second without the screen and with it, run after run. Raises RuntimeError."""
+    rates: dict[str, list[float]] = {"plain": [], "screen": []}
+    for _ in range(runs):
+        for how, found in rates.items():
+            figures, _ = _in_a_terminal("tui.bench.answer", how, model, str(tokens), own_home=False)
+            found.append(figures["rate"])
+    return rates["plain"], rates["screen"]
+
+
+def _in_a_terminal(
+    module: str, *arguments: str, own_home: bool = True
+) -> tuple[dict[str, float], int]:
+    """What `module` told its last argument, a descriptor, and the bytes that it drew."""
     terminal, inside = os.openpty()
     fcntl.ioctl(inside, termios.TIOCSWINSZ, struct.pack("4H", ROWS, COLUMNS, 0, 0))
     figures, report = os.pipe()
     with tempfile.TemporaryDirectory() as home:
+        folders = _terminal_environment(Path(home))
+        if not own_home:
+            # The model lies in the user's cache.
+            del folders["HOME"], folders["XDG_CACHE_HOME"]
         app = subprocess.Popen(
-            [sys.executable, "-m", "tui.bench.recital", name, str(rate), str(report)],
+            [sys.executable, "-m", module, *arguments, str(report)],
             stdin=inside,
             stdout=inside,
             stderr=inside,
             pass_fds=[report],
-            env={**os.environ, **_terminal_environment(Path(home))},
+            env={**os.environ, **folders},
             start_new_session=True,
         )
         os.close(inside)
@@ -47,7 +71,7 @@ def measure(name: str, rate: float) -> dict[str, float]:
         app.wait()
         if not told:
             raise RuntimeError("\n".join(log.read_text() for log in Path(home).rglob("*.log")))
-    return {**json.loads(told), "bytes": written}
+    return json.loads(told), written
 
 
 def _terminal_environment(home: Path) -> dict[str, str]:
@@ -96,7 +120,12 @@ def main(argv: list[str]) -> int:
     parser.add_argument("texts", nargs="*", metavar="TEXT", help=f"of {', '.join(TEXTS)}; all")
     parser.add_argument("--rate", type=float, default=60.0, help="tokens a second (60)")
     parser.add_argument("--json", action="store_true", help="one object a line")
+    parser.add_argument("--model", help="compare a real model's rate with and without the screen")
+    parser.add_argument("--tokens", type=int, default=200, help="of each answer, with --model")
+    parser.add_argument("--runs", type=int, default=5, help="of each, with --model")
     arguments = parser.parse_args(argv)
+    if arguments.model:
+        return _compare(arguments)
     unknown = [name for name in arguments.texts if name not in TEXTS]
     if unknown:
         parser.error(f"there is no text {unknown[0]!r}: it is one of {', '.join(TEXTS)}")
@@ -110,6 +139,19 @@ def main(argv: list[str]) -> int:
             print(f"The app ended before it was measured: {error}", file=sys.stderr)
             return FAILED
         print(json.dumps({"text": name, **found}) if arguments.json else _row(name, found))
+    return 0
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    try:
+        plain, screen = cost(arguments.model, arguments.tokens, arguments.runs)
+    except RuntimeError as error:
+        print(f"No answer was measured: {error}", file=sys.stderr)
+        return FAILED
+    for name, rates in (("without", plain), ("with the screen", screen)):
+        spread = f"{min(rates):.2f} to {max(rates):.2f}"
+        print(f"{name:16} {median(rates):6.2f} tokens/s, median of {len(rates)} ({spread})")
+    print(f"the screen costs {1 - median(screen) / median(plain):.1%}")
     return 0
 
 
