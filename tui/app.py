@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Protocol
@@ -48,7 +49,6 @@ from tui.settings import Settings
 from tui.themes import ThemeError
 from tui.widgets.event_log import EventLog
 
-HANGUP = 129
 AGAIN = 2.0
 """Seconds within which a second ^c quits."""
 GOODBYE = 5.0
@@ -112,7 +112,7 @@ class VeloxquantApp(App[None]):
     # The engine
 
     def on_mount(self) -> None:
-        guard.on_signals(lambda: self.run_worker(self.leave(shutdown=False)))
+        guard.on_signals(self.leave_for)
         self.set_interval(1.0, self.check_terminal)
         self.chat.prompt.text = draft.load()
         if self.greeting is not None:
@@ -331,6 +331,11 @@ class VeloxquantApp(App[None]):
         await self.hang_up(shutdown)
         self.exit(return_code=return_code)
 
+    def leave_for(self, number: signal.Signals) -> None:
+        """A lost terminal ends the app alone: the engine goes on, to be attached to again."""
+        leaving = self.leave(number != signal.SIGHUP, 128 + number)
+        self.run_worker(leaving, group="leaving", exclusive=True)
+
     def check_terminal(self) -> None:
         if not self.is_headless and guard.hung_up():
-            self.run_worker(self.leave(shutdown=False, return_code=HANGUP))
+            self.leave_for(signal.SIGHUP)

@@ -33,8 +33,15 @@ def defaults(theme: Theme) -> dict[str, str]:
 def quiet(theme: Theme) -> dict[str, str]:
     """Colours between the theme's text and its background: for labels, frames, histories."""
     if theme.ansi or not theme.foreground or not theme.background:
-        grey = "ansi_bright_black"
-        return {"muted": grey, "line": grey, "spark": grey}
+        grey, plain = "ansi_bright_black", "ansi_default"
+        # Textual's own stylesheets use the last two wherever a theme says that it is ansi.
+        return {
+            "muted": grey,
+            "line": grey,
+            "spark": grey,
+            "ansi-background": plain,
+            "ansi-foreground": plain,
+        }
     back, front = Color.parse(theme.background), Color.parse(theme.foreground)
     accent = Color.parse(theme.accent or theme.primary)
     return {

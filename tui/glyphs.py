@@ -20,7 +20,7 @@ ASCII = str.maketrans(
         **dict(zip("│┃║╎╏", "|||||", strict=True)),
         **dict(zip("─━═┄┈╌▔▀▄", "-------==", strict=True)),
         **dict.fromkeys("╭╮╰╯┌┐└┘├┤┬┴┼┏┓┗┛┣┫┳┻╋╔╗╚╝╠╣╦╩╬╸╺", "+"),
-        **dict(zip("·•–—…×≈≤❯→←↑↓↳⌁", "-*--.x~<>><^v>~", strict=True)),
+        **dict(zip("·•–—…×≈≤❯→←↑↓↳⌁", ".*--.x~<>><^v>~", strict=True)),
         **dict(zip("“”‘’", "\"\"''", strict=True)),
     }
 )

@@ -99,13 +99,13 @@ def private_terminal(log: Path) -> Iterator[None]:
             screen.close()
 
 
-def on_signals(leave: Callable[[], object]) -> None:
+def on_signals(leave: Callable[[signal.Signals], object]) -> None:
     """Calls `leave` on the event loop for SIGTERM and SIGHUP, even where SIGHUP was ignored."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGHUP):
         # Not in the main thread, where tests run apps: nothing to take over.
         with contextlib.suppress(RuntimeError, ValueError):
-            loop.add_signal_handler(number, leave)
+            loop.add_signal_handler(number, leave, number)
 
 
 def hung_up(descriptor: int = 0) -> bool:

@@ -45,6 +45,11 @@ class Shown:
         """Until a notification says it."""
         await self.until(lambda: any(sentence in each.message for each in self.app._notifications))
 
+    async def until_open(self) -> None:
+        """Until an engine is there and the prompt has the keys."""
+        await self.until(lambda: self.engines and self.app.live.phase != "connecting")
+        await self.until(lambda: self.app.chat.prompt.has_focus)
+
     async def until_idle(self) -> None:
         await self.until(lambda: self.app.live.phase == "idle")
 
@@ -64,23 +69,27 @@ class Shown:
         return list(self.engine.requests)
 
 
-@asynccontextmanager
-async def showing(
-    *engines: FakeEngine, size: tuple[int, int] = (120, 40), settings: Settings | None = None
-) -> AsyncIterator[Shown]:
-    """An app on the first engine; each new connection takes the next one."""
-    waiting = list(engines or (FakeEngine(),))
+def app_on(engines: list[FakeEngine], settings: Settings) -> tuple[VeloxquantApp, list[FakeEngine]]:
+    """An app that takes the next engine for each connection, and those it has taken so far,
+    the last first."""
     connected: list[FakeEngine] = []
 
     async def connect(setup: Setup) -> FakeEngine:
         """As a real engine does, it starts with the setup that it is given."""
-        engine = waiting.pop(0)
+        engine = engines.pop(0)
         engine.setup, engine.turns = setup, list(setup.turns)
         connected.insert(0, engine)
         return engine
 
-    app = VeloxquantApp(waiting[0].setup, settings or Settings(theme="night"), connect)
+    return VeloxquantApp(engines[0].setup, settings, connect), connected
+
+
+@asynccontextmanager
+async def showing(
+    *engines: FakeEngine, size: tuple[int, int] = (120, 40), settings: Settings | None = None
+) -> AsyncIterator[Shown]:
+    app, connected = app_on(list(engines or (FakeEngine(),)), settings or Settings(theme="night"))
     async with app.run_test(size=size) as pilot:
         shown = Shown(app, connected, pilot)
-        await shown.until(lambda: connected and app.live.phase != "connecting")
+        await shown.until_open()
         yield shown

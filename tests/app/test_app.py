@@ -531,6 +531,18 @@ async def test_a_wrong_theme_is_a_sentence_and_the_app_opens() -> None:
         await shown.until_said("There is no theme 'nihgt'")
 
 
+@pytest.mark.parametrize("theme", ["ansi", "mono"])
+async def test_the_terminals_own_colours_do_for_every_screen(theme: str) -> None:
+    async with showing(settings=Settings(theme=theme)) as shown:
+        await asked(shown)
+        for keys in ("ctrl+l", "ctrl+p", "ctrl+s", "ctrl+f"):
+            await shown.pilot.press(keys)
+            await shown.pilot.pause()
+            await shown.pilot.press("escape")
+        assert shown.app.theme == theme
+        assert shown.app.screen is shown.app.chat
+
+
 async def test_ascii_draws_nothing_else() -> None:
     async with showing(settings=Settings(theme="night", ascii=True)) as shown:
         await asked(shown)

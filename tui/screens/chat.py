@@ -41,7 +41,7 @@ SIDE, TABLE = 100, 160
 
 class ChatScreen(Screen[None]):
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (60, "-narrow"), (SIDE, "-side"), (TABLE, "-table")]  # noqa: RUF012
-    VERTICAL_BREAKPOINTS = [(0, "-flat"), (16, "-short"), (32, "-middle"), (38, "-tall")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-flat"), (16, "-short"), (30, "-middle"), (38, "-tall")]  # noqa: RUF012
     AUTO_FOCUS = "Prompt"
     BINDINGS = [  # noqa: RUF012
         Binding("escape", "stop", "stop, or leave the prompt", id="stop"),
