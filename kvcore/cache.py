@@ -10,7 +10,9 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.cache import create_attention_mask
 
-from kvcore.codecs.turboquant_mse import BLOCK, Codes, TurboQuantMSE
+from kvcore.codec import Codec
+from kvcore.codecs.turboquant_mse import TurboQuantMSE
+from kvcore.codes import BLOCK, Codes
 from kvcore.config import KVCacheConfig
 from kvcore.segment import Segment
 from kvcore.view import KVHandle, View
@@ -38,12 +40,12 @@ class PackedKVCache:
         """Query kinds, decode (True) or prefill (False), that attended through a handle."""
 
     @property
-    def key_codec(self) -> TurboQuantMSE:
+    def key_codec(self) -> Codec:
         fine = self.config.key_bits
         return TurboQuantMSE(fine, centred=True, unbiased=False, seed=self.config.seed)
 
     @property
-    def value_codec(self) -> TurboQuantMSE:
+    def value_codec(self) -> Codec:
         fine = self.config.value_bits
         return TurboQuantMSE(fine, centred=False, unbiased=True, seed=self.config.seed)
 
@@ -119,7 +121,8 @@ class PackedKVCache:
             held += segment.arrays()
         if self._body:
             codecs = (self.key_codec, self.value_codec)
-            tables = (c.tables(x.shape[-1]) for c, x in zip(codecs, self._plain, strict=True))
+            shared = zip(codecs, self._plain, strict=True)
+            tables = [table for codec, x in shared for table in codec.tables(x.shape[-1])]
             held += {id(table): table for table in tables}.values()
         return held
 
@@ -249,9 +252,10 @@ class PackedKVCache:
         sinks = self.config.sinks
         blocks = (keys.shape[2] - sinks - self.config.window) // BLOCK
         stop = sinks + blocks * BLOCK
+        start = sinks + sum(segment.tokens for segment in self._body)
         segment = Segment(
-            self.key_codec.encode(keys[:, :, sinks:stop], self.key_bits),
-            self.value_codec.encode(values[:, :, sinks:stop], self.value_bits),
+            self.key_codec.encode(keys[:, :, sinks:stop], self.key_bits, start),
+            self.value_codec.encode(values[:, :, sinks:stop], self.value_bits, start),
         )
         if self._body and self._body[-1].takes(segment):
             self._body[-1] = self._body[-1].followed_by(segment)
@@ -301,9 +305,10 @@ def _half(x: mx.array) -> mx.array:
 
 
 def _codes_state(codes: Codes) -> list[Any]:
-    return [codes.bits, list(codes.fields), codes.scale, codes.mean]
+    # An empty tree does not survive a file.
+    return [codes.bits, codes.start, codes.per_token, codes.per_block or None]
 
 
 def _codes_from(state: list[Any]) -> Codes:
-    bits, fields, scale, mean = state
-    return Codes(bits, tuple(fields), scale, mean)
+    bits, start, per_token, per_block = state
+    return Codes(bits, start, per_token, per_block or {})

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from kvcore.codecs.turboquant_mse import BLOCK, Codes
+from kvcore.codes import BLOCK, Codes
 
 SEGMENT_TOKENS = 16384
 """A longer body goes on in a new segment, so that growing one never copies more than this."""

@@ -15,6 +15,7 @@ from kvcore.attention import (
     part_mask,
     sink_partial,
 )
+from kvcore.codec import Codec
 from kvcore.codecs.turboquant_mse import TurboQuantMSE
 from kvcore.kernels import decode_kernel
 from kvcore.segment import Segment
@@ -25,24 +26,22 @@ class PackedPart:
     """A segment as attention reads it, in the codecs' basis."""
 
     segment: Segment
-    key_codec: TurboQuantMSE
-    value_codec: TurboQuantMSE
+    key_codec: Codec
+    value_codec: Codec
 
     @property
     def tokens(self) -> int:
         return self.segment.tokens
 
     def scores(self, queries: mx.array, start: int, stop: int) -> mx.array:
-        return self.key_codec.scores(queries, self.segment.keys, start, stop)
+        return self.key_codec.scores(queries, self.segment.keys.tile(start, stop))
 
     def weighted_sum(self, weights: mx.array, start: int, stop: int) -> mx.array:
-        return self.value_codec.weighted_sum(weights, self.segment.values, start, stop)
+        return self.value_codec.weighted_sum(weights, self.segment.values.tile(start, stop))
 
     def after(self, first: mx.array) -> "PackedPart":
-        keys, values = self.segment.keys, self.segment.values
-        keys = replace(keys, scale=mx.depends(keys.scale, first))
-        values = replace(values, scale=mx.depends(values.scale, first))
-        return replace(self, segment=Segment(keys, values))
+        segment = Segment(self.segment.keys.after(first), self.segment.values.after(first))
+        return replace(self, segment=segment)
 
 
 @dataclass(frozen=True)
@@ -58,8 +57,8 @@ class View:
     plain_tokens: int
     sinks: int
     body: tuple[Segment, ...]
-    key_codec: TurboQuantMSE
-    value_codec: TurboQuantMSE
+    key_codec: Codec
+    value_codec: Codec
 
     @property
     def body_tokens(self) -> int:
@@ -95,9 +94,8 @@ class View:
             plain = merge(sink_partial(sinks, scaled), plain)
         if self.body:
             rotated = self.key_codec.into_basis(scaled)
-            if kernel is not None:
-                packed = self._attend_body_by(kernel, rotated)
-            else:
+            packed = self._attend_body_by(kernel, rotated)
+            if packed is None:
                 packed = self._attend_body(rotated, mask, length)
             weighted = self.value_codec.out_of_basis(packed.weighted)
             plain = merge(plain, replace(packed, weighted=weighted))
@@ -107,7 +105,7 @@ class View:
     def dequantised(self) -> tuple[mx.array, mx.array]:
         """All keys and values in half precision, for code that cannot read the parts. Lazy."""
 
-        def whole(plain: mx.array, codec: TurboQuantMSE, side: str) -> mx.array:
+        def whole(plain: mx.array, codec: Codec, side: str) -> mx.array:
             body = [codec.decode(getattr(segment, side)) for segment in self.body]
             recent = plain[:, :, self.sinks : self.plain_tokens]
             parts = [plain[:, :, : self.sinks], *body, recent]
@@ -138,8 +136,14 @@ class View:
             start += segment.tokens
         return partial
 
-    def _attend_body_by(self, kernel: ModuleType, queries: mx.array) -> Partial:
-        fine = (self.key_codec.fine, self.value_codec.fine)
+    def _attend_body_by(self, kernel: ModuleType | None, queries: mx.array) -> Partial | None:
+        """By the kernel, where there is one for these codecs."""
+        keys, values = self.key_codec, self.value_codec
+        if kernel is None:
+            return None
+        if not isinstance(keys, TurboQuantMSE) or not isinstance(values, TurboQuantMSE):
+            return None
+        fine = (keys.fine, values.fine)
         partials = (
             kernel.attend_packed(queries, segment.keys, segment.values, *fine)
             for segment in self.body

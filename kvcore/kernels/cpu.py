@@ -18,7 +18,8 @@ from numba import float32, int64, njit, uint8, uint16, uint32, void
 from kvcore.attention import LOWEST, Partial
 from kvcore.bitplanes import GROUP, field_widths
 from kvcore.codebooks import codebook
-from kvcore.codecs.turboquant_mse import BLOCK, Codes
+from kvcore.codecs.turboquant_mse import fields_of
+from kvcore.codes import BLOCK, Codes
 
 SPLIT_TOKENS = 8 * BLOCK
 """Tokens that one thread takes at a time; there are often fewer heads than cores."""
@@ -40,18 +41,18 @@ def attend_packed(
     batch, kv_heads, group, head_dim = queries.shape
     mx.eval(queries, keys.arrays(), values.arrays())
     heads, splits = batch * kv_heads, -(-keys.tokens // SPLIT_TOKENS)
-    partial = _Buffers(heads, splits, group, values.head_dim)
-    no_mean = _NONE[np.uint16]
+    partial = _Buffers(heads, splits, group, fields_of(values)[0].shape[-1] * GROUP)
+    mean = keys.per_block.get("mean")
     arguments: tuple[Any, ...] = (
         np.asarray(queries).reshape(-1, group, head_dim),
         keys.tokens,
         *_fields(keys),
-        _flat(keys.scale, np.uint16),
-        no_mean if keys.mean is None else _flat(keys.mean, np.uint16),
-        keys.mean is not None,
+        _flat(keys.per_token["scale"], np.uint16),
+        _NONE[np.uint16] if mean is None else _flat(mean, np.uint16),
+        mean is not None,
         codebook(key_fine, keys.bits).centroids.astype(np.float32),
         *_fields(values),
-        _flat(values.scale, np.uint16),
+        _flat(values.per_token["scale"], np.uint16),
         codebook(value_fine, values.bits).centroids.astype(np.float32),
         *partial,
     )
@@ -127,8 +128,8 @@ def _fields(codes: Codes) -> tuple:
     width = field_widths(codes.bits)[0]
     high = [_NONE[dtype] for dtype in (np.uint8, np.uint16, np.uint32)]
     index = {1: 0, 2: 1, 4: 2}[width]
-    high[index] = _flat(codes.fields[0], high[index].dtype.type)
-    low = [_flat(field, np.uint8) for field in codes.fields[1:]]
+    high[index] = _flat(fields_of(codes)[0], high[index].dtype.type)
+    low = [_flat(field, np.uint8) for field in fields_of(codes)[1:]]
     return width, *high, len(low), *(low + [_NONE[np.uint8]] * (4 - len(low)))
 
 

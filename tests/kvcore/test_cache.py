@@ -242,7 +242,7 @@ def test_trimming_gives_memory_back():
     cache, _, _ = filled(2000)
     before, held = cache.nbytes, mx.get_active_memory()
     cache.trim(1500)
-    assert held - mx.get_active_memory() == pytest.approx(before - cache.nbytes, rel=0.05)
+    assert held - mx.get_active_memory() == pytest.approx(before - cache.nbytes, rel=0.1)
 
 
 def test_unhooked_code_may_touch_the_handles():

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from kvcore.attention import PartMask, PlainPart, absorb, empty_partial
-from kvcore.codecs.turboquant_mse import BLOCK, TurboQuantMSE
+from kvcore.codecs.turboquant_mse import TurboQuantMSE
+from kvcore.codes import BLOCK
 from kvcore.segment import Segment
 from kvcore.view import PackedPart
 
