@@ -11,6 +11,7 @@ from tui.commands import COMMANDS, Call, bits, layer_numbers, usage
 from tui.messages import POLICIES, Limits, Load, Lower, Sampling, SetSampling, System, Turn
 from tui.settings import nearest
 from tui.themes import ThemeError, theme_files
+from tui.widgets.notice import Said
 from tui.widgets.projection import present_rate
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ async def carry_out(app: "VeloxquantApp", call: Call) -> None:
         case "limit":
             await change_limit(app, argument)
         case "forecast":
-            app.chat.show_notice("forecast", forecast(app))
+            app.chat.show_notice(Said("forecast", forecast(app)))
         case "stop":
             await app.stop()
         case "retry":

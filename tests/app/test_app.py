@@ -3,16 +3,21 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from shown import Shown, showing
+from textual.content import Content
 
 from kvcore.memory.sample import MemorySample
 from tui import messages as m
 from tui import paths, sessions
 from tui.bench.fake_engine import MODEL, FakeEngine
 from tui.settings import Settings
+from tui.widgets.layer_map import FLASH, LayerMap
+from tui.widgets.projection import ProjectionPanel
 
 SIZES = ((80, 24), (120, 40), (200, 50))
 
@@ -85,6 +90,38 @@ async def test_lowering_shows_everywhere(size: tuple[int, int]) -> None:
         await shown.until_idle()
 
 
+async def test_a_hidden_panel_computes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[str] = []
+    rows = ProjectionPanel.rows
+
+    def counted(self: ProjectionPanel, *size: Any) -> list[Content]:
+        computed.append(self.TITLE)
+        return rows(self, *size)
+
+    monkeypatch.setattr(ProjectionPanel, "rows", counted)
+    async with showing(size=(120, 40)) as shown:
+        shown.app.chat.tick()
+        assert computed
+        await shown.pilot.resize_terminal(80, 24)
+        await shown.until(lambda: "tokens left" not in shown.text)
+        computed.clear()
+        shown.app.chat.tick()
+        assert not computed
+
+
+async def test_lowered_layers_stand_out_for_a_moment() -> None:
+    async with showing(size=(120, 40)) as shown:
+        await asked(shown)
+        shown.engine.lower(4, 3, (3, 4), reason="asked for")
+        map = shown.app.chat.query_one("#map", LayerMap)
+        await shown.until(lambda: set(map.flashing) == {3, 4})
+        map.tick(time.monotonic())
+        reversed_ = [row for row in map.drawn if any("reverse" in str(s.style) for s in row.spans)]
+        assert reversed_
+        map.tick(time.monotonic() + FLASH + 1)
+        assert not map.flashing
+
+
 async def test_resizing_moves_the_panels() -> None:
     async with showing(size=(120, 40)) as shown:
         await shown.until_shown("tokens left")
@@ -131,9 +168,10 @@ async def test_loading_shows_its_stages() -> None:
 
 async def test_reading_a_prompt_shows_how_far() -> None:
     async with showing(size=(80, 24)) as shown:
-        shown.engine.emit(m.Began(prompt_tokens=18_012, reused_tokens=0))
+        shown.engine.emit(m.Began(prompt_tokens=18_012, reused_tokens=0, forecast_bytes=920 << 20))
         shown.engine.emit(m.Prefill(done=12_288, total=18_012, rate=612.0))
         await shown.until_shown("12,288/18,012  612 tok/s  ≈ 9.35 s left")
+        assert "reading the prompt, cache to be 920M" in shown.text
 
 
 async def test_a_message_written_meanwhile_waits_its_turn() -> None:

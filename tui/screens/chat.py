@@ -5,12 +5,11 @@ from typing import TYPE_CHECKING, cast
 
 from textual import events, on
 from textual.app import ComposeResult
-from textual.binding import Binding
 from textual.containers import Container, Vertical
 from textual.screen import Screen
 from textual.widgets import Static
 
-from tui import exits, past_prompts
+from tui import keys, notices, past_prompts
 from tui.commands import COMMANDS
 from tui.live import Live
 from tui.messages import Acted, AnyEvent, Began, Done, Error, Token, Turn, Welcome
@@ -20,7 +19,7 @@ from tui.widgets.find import Find
 from tui.widgets.key_bar import KeyBar
 from tui.widgets.layer_map import LayerMap
 from tui.widgets.memory_panel import MemoryPanel
-from tui.widgets.notice import Choice, Notice
+from tui.widgets.notice import Notice, Said
 from tui.widgets.panel import Panel
 from tui.widgets.progress import Progress
 from tui.widgets.projection import ProjectionPanel
@@ -43,39 +42,7 @@ class ChatScreen(Screen[None]):
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (60, "-narrow"), (SIDE, "-side"), (TABLE, "-table")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (16, "-short"), (30, "-middle"), (38, "-tall")]  # noqa: RUF012
     AUTO_FOCUS = "Prompt"
-    BINDINGS = [  # noqa: RUF012
-        Binding("escape", "stop", "stop, or leave the prompt", id="stop"),
-        Binding("ctrl+o", "panels", "panels: beside, full, folded", id="panels", priority=True),
-        Binding("ctrl+l", "layers", "the cache layer by layer", id="layers", priority=True),
-        Binding(
-            "ctrl+g",
-            "grab",
-            "copy the last code block; again: the answer",
-            id="grab",
-            priority=True,
-        ),
-        Binding("ctrl+r", "again", "write the last answer again", id="regenerate", priority=True),
-        Binding("ctrl+f", "find", "find in the chat", id="find", priority=True),
-        Binding("ctrl+n", "new", "new chat", id="new", priority=True),
-        Binding("ctrl+s", "sessions", "earlier chats", id="sessions", priority=True),
-        Binding("pageup", "scroll('page_up')", "scroll the chat", id="page_up", priority=True),
-        Binding("pagedown", "scroll('page_down')", id="page_down", priority=True),
-        Binding("ctrl+home", "scroll('home')", "to the chat's start", id="home", priority=True),
-        Binding("ctrl+end", "scroll('end')", "to its end, and follow", id="end", priority=True),
-        # The letters reach these only while the prompt does not have the keys.
-        Binding("question_mark", "help", "help", id="help"),
-        Binding("y,Y", "copy_answer", "copy the answer", id="yank"),
-        Binding("e,E", "edit", "edit the last message", id="edit"),
-        Binding("r,R", "again", "write the last answer again", id="again"),
-        Binding("slash", "find", "find", id="search"),
-        Binding("n", "find_next(1)", "next match", id="next"),
-        Binding("N", "find_next(-1)", "match before", id="previous"),
-        Binding("j,down", "scroll('down')", "scroll", id="down"),
-        Binding("k,up", "scroll('up')", "scroll", id="up"),
-        Binding("g", "scroll('home')", "to the start", id="top"),
-        Binding("G", "scroll('end')", "to the end", id="bottom"),
-        Binding("q,Q,i,I", "focus_prompt", "back to the prompt", id="back"),
-    ]
+    BINDINGS = keys.CHAT
 
     def __init__(self, live: Live, log: EventLog) -> None:
         super().__init__(id="chat")
@@ -203,27 +170,7 @@ class ChatScreen(Screen[None]):
             self.transcript.add_rule(note)
         self.answering = False
         if done.reason == "memory":
-            self.stopped_by_memory(done)
-
-    def stopped_by_memory(self, done: Done) -> None:
-        app = self.velox
-        choices = []
-        if self.live.setup.policy == "off":
-            choices.append(
-                Choice("1", "turn the watchdog on and answer again", app.watch_and_retry)
-            )
-        else:
-            choices.append(
-                Choice("1", "lower every layer to 2/2 and answer again", app.lower_and_retry)
-            )
-        choices.append(Choice("2", "start a new chat; this one is kept", self.action_new))
-        self.show_notice(
-            "stopped: memory",
-            f"{done.sentence or 'No memory is left for this answer.'} "
-            f"{done.tokens:,} tokens were written and are kept.",
-            *choices,
-            error=True,
-        )
+            self.show_notice(notices.memory_stop(self.velox, done))
 
     def failed(self, error: Error) -> None:
         if not error.fatal:
@@ -232,17 +179,12 @@ class ChatScreen(Screen[None]):
         if self.answering:
             self.transcript.end_answer("the engine ended here")
             self.answering = False
-        again = Choice("r", "start a new engine (^r from the prompt)", self.velox.new_engine)
-        if error.exit_code == exits.MODEL:
-            title, sentence = "no model", f"{error.sentence} Another one: /model NAME."
-        else:
-            title, sentence = "engine ended", error.sentence
-        self.show_notice(title, sentence, again, error=True)
+        self.show_notice(notices.engine_ended(self.velox, error))
 
-    def show_notice(self, title: str, sentence: str, *choices: Choice, error: bool = False) -> None:
-        self.notice.show(title, sentence, *choices, error=error)
+    def show_notice(self, what: Said) -> None:
+        self.notice.show(what)
         # Who is in the midst of a message keeps the keys.
-        if choices and not self.prompt.text.strip():
+        if what.choices and not self.prompt.text.strip():
             self.notice.focus()
 
     @on(Notice.Closed)

@@ -18,6 +18,14 @@ class Choice:
     act: Callable[[], object]
 
 
+@dataclass(frozen=True)
+class Said:
+    title: str
+    sentence: str
+    choices: tuple[Choice, ...] = ()
+    error: bool = False
+
+
 class Notice(Static):
     """Takes the keys of its choices while it has the focus; esc closes it."""
 
@@ -38,19 +46,16 @@ class Notice(Static):
         self.choices: dict[str, Choice] = {}
         self.display = False
 
-    def show(self, title: str, sentence: str, *choices: Choice, error: bool = False) -> None:
-        self.choices = {choice.key: choice for choice in choices}
-        rows = [Content(sentence)]
-        if choices:
-            rows.append(Content(""))
-        rows.extend(
-            Content.assemble((f" {choice.key} ", "bold $accent"), choice.label)
-            for choice in choices
-        )
-        rows.append(Content.assemble((" esc ", "bold $accent"), ("close", MUTED)))
-        self.border_title = title
-        self.set_class(error, "-error")
-        self.update(Content("\n").join(rows))
+    def show(self, what: Said) -> None:
+        self.choices = {choice.key: choice for choice in what.choices}
+        keys = [(choice.key, choice.label, "") for choice in what.choices]
+        rows = [
+            Content.assemble((f" {key} ", "bold $accent"), (label, style))
+            for key, label, style in (*keys, ("esc", "close", MUTED))
+        ]
+        self.border_title = what.title
+        self.set_class(what.error, "-error")
+        self.update(Content("\n").join([Content(what.sentence), Content(""), *rows]))
         self.display = True
 
     def close(self) -> None:

@@ -49,7 +49,7 @@ class Panel(Widget):
     def tick(self, now: float) -> None:
         """Draws what changed since the last call."""
         width, height = self.content_size
-        if not width or not height:
+        if not width or not height or not self.is_on_screen:
             return
         before = self.drawn
         self.drawn = [row.truncate(width) for row in self.rows(width, height, now)[:height]]
@@ -63,6 +63,9 @@ class Panel(Widget):
 
     def on_resize(self) -> None:
         self.drawn = []
+        self.tick(time.monotonic())
+
+    def on_show(self) -> None:
         self.tick(time.monotonic())
 
     def render_line(self, y: int) -> Strip:

@@ -54,6 +54,8 @@ class Progress(Panel):
             done, total = event.done, event.total or 0
         else:
             label = "reading the prompt"
+            if live.began is not None and live.began.forecast_bytes is not None:
+                label += f", cache to be {figures.size(live.began.forecast_bytes)}"
             right = prefill_figures(live.prefill) if live.prefill else ""
             done, total = (live.prefill.done, live.prefill.total) if live.prefill else (0, 0)
         room = width - len(label) - len(right) - 5
