@@ -5,13 +5,14 @@ is the body, packed in blocks of 128. New tokens go to recent, full blocks move 
 decode never encodes one token at a time, and trimming the end is exact.
 """
 
+from dataclasses import asdict
 from typing import Any
 
 import mlx.core as mx
 from mlx_lm.models.cache import create_attention_mask
 
 from kvcore.codec import Codec
-from kvcore.codecs.turboquant_mse import TurboQuantMSE
+from kvcore.codecs import Side, make_codec
 from kvcore.codes import BLOCK, Codes
 from kvcore.config import KVCacheConfig
 from kvcore.segment import Segment
@@ -38,16 +39,7 @@ class PackedKVCache:
         self._body: list[Segment] = []
         self.read_directly: set[bool] = set()
         """Query kinds, decode (True) or prefill (False), that attended through a handle."""
-
-    @property
-    def key_codec(self) -> Codec:
-        fine = self.config.key_bits
-        return TurboQuantMSE(fine, centred=True, unbiased=False, seed=self.config.seed)
-
-    @property
-    def value_codec(self) -> Codec:
-        fine = self.config.value_bits
-        return TurboQuantMSE(fine, centred=False, unbiased=True, seed=self.config.seed)
+        self.key_codec, self.value_codec = _codecs(config)
 
     @property
     def body(self) -> tuple[Segment, ...]:
@@ -181,8 +173,9 @@ class PackedKVCache:
             for segment in self._body
         ]
         return [
-            [config.method, config.key_bits, config.value_bits, config.window, config.sinks],
-            config.seed,
+            asdict(config)
+            | {"options": dict(config.options) or None}
+            | {"value_options": dict(config.value_options) or None},
             [self.offset, self._plain_tokens, self.key_bits, self.value_bits],
             list(self._plain) if self._plain else None,
             body or None,
@@ -190,15 +183,10 @@ class PackedKVCache:
 
     @state.setter
     def state(self, state: list[Any]) -> None:
-        (method, key_bits, value_bits, window, sinks), seed, counts, plain, body = state
-        self.config = KVCacheConfig(
-            method=method,
-            key_bits=key_bits,
-            value_bits=value_bits,
-            window=window,
-            sinks=sinks,
-            seed=seed,
-        )
+        config, counts, plain, body = state
+        given = {name: value for name, value in config.items() if value is not None}
+        self.config = KVCacheConfig(**given)
+        self.key_codec, self.value_codec = _codecs(self.config)
         self.offset, self._plain_tokens, self.key_bits, self.value_bits = counts
         self._plain = (plain[0], plain[1]) if plain else None
         self._body = [
@@ -298,6 +286,12 @@ class PackedKVCache:
         else:
             keys, values = (whole.astype(dtype) for whole in view.dequantised())
         return KVHandle(keys, view, self.read_directly), KVHandle(values, view, self.read_directly)
+
+
+def _codecs(config: KVCacheConfig) -> tuple[Codec, Codec]:
+    keys = Side("keys", config.key_bits, config.seed, config.options)
+    values = Side("values", config.value_bits, config.seed, config.value_options)
+    return make_codec(config.method, keys), make_codec(config.value_method or config.method, values)
 
 
 def _half(x: mx.array) -> mx.array:

@@ -1,40 +1,71 @@
-"""What a cache is made with."""
+"""What a cache is made with. Imports no MLX."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 
-METHODS = ("turboquant_mse",)
+from kvcore.methods import METHODS, default_value_method
 
 
 @dataclass(frozen=True, kw_only=True)
 class KVCacheConfig:
     """Raises ValueError, with a sentence, for a field that is out of range.
 
-    `key_bits`, `value_bits`: bits a code, 1 to 8. `window`: the last tokens, kept in half
-    precision. `sinks`: the first tokens, kept so too. `seed`: of the rotation.
+    `method`: packs the keys, and the values unless `value_method` names another. `key_bits`,
+    `value_bits`: bits a code. `window`: the last tokens, kept in half precision; `sinks`: the first
+    tokens, kept so too. `seed`: of whatever is random. `options`, `value_options`: what belongs to
+    one method, as its own docstring says. `artefact`: folder that `calibrate` wrote, for methods
+    that learn.
     """
 
     method: str = "turboquant_mse"
+    value_method: str | None = None
     key_bits: int = 6
     value_bits: int = 4
     window: int = 128
     sinks: int = 4
     seed: int = 0
+    options: Mapping[str, int | float | str | bool] = field(default_factory=dict)
+    value_options: Mapping[str, int | float | str | bool] = field(default_factory=dict)
+    artefact: str | None = None
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            near = get_close_matches(self.method, METHODS, n=1, cutoff=0)
-            raise ValueError(
-                f"method {self.method!r} is unknown; did you mean {near[0]!r}? "
-                f"Known: {', '.join(METHODS)}."
-            )
-        for name, low, high in (
-            ("key_bits", 1, 8),
-            ("value_bits", 1, 8),
-            ("window", 0, 65536),
-            ("sinks", 0, 1024),
-            ("seed", 0, 2**32 - 1),
+        _check_name("method", self.method)
+        if self.value_method is not None:
+            _check_name("value_method", self.value_method)
+        packs_values = self.value_method or default_value_method(self.method)
+        object.__setattr__(self, "value_method", packs_values)
+        for name, limits in (
+            ("key_bits", METHODS[self.method].key_bits),
+            ("value_bits", METHODS[packs_values].value_bits),
+            ("window", (0, 65536)),
+            ("sinks", (0, 1024)),
+            ("seed", (0, 2**32 - 1)),
         ):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-                raise ValueError(f"{name} must be a whole number, {low} to {high}, not {value!r}.")
+            _check_number(name, getattr(self, name), limits, self)
+        for method, artefact in ((self.method, self.artefact), (packs_values, self.artefact)):
+            if METHODS[method].calibrated and artefact is None:
+                raise ValueError(
+                    f"method {method!r} needs an artefact: make one with `veloxquant-tui calibrate`"
+                    " and give its folder as artefact."
+                )
+
+
+def _check_name(field_name: str, method: str) -> None:
+    if method not in METHODS:
+        near = get_close_matches(str(method), METHODS, n=1, cutoff=0)
+        raise ValueError(
+            f"{field_name} {method!r} is unknown; did you mean {near[0]!r}? "
+            f"Known: {', '.join(METHODS)}."
+        )
+
+
+def _check_number(
+    name: str, value: object, limits: tuple[int, int] | None, config: KVCacheConfig
+) -> None:
+    if limits is None:
+        method = config.method if name == "key_bits" else config.value_method
+        raise ValueError(f"method {method!r} does not pack {name.removesuffix('_bits')}s.")
+    low, high = limits
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ValueError(f"{name} must be a whole number, {low} to {high}, not {value!r}.")

@@ -1,0 +1,44 @@
+"""One method a file; each module has `make(side)`, a codec for one side of one layer."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, Literal
+
+import mlx.core as mx
+
+from kvcore.codec import Codec
+
+
+@dataclass(frozen=True)
+class Side:
+    """What a codec is made for. `bits`: those it starts with. `learnt`: the layer's arrays in the
+    artefact of a calibrated method, by name. `rope`: the layer's rotary embedding, a callable
+    (vectors, offset) -> vectors, where the model has one."""
+
+    name: Literal["keys", "values"]
+    bits: int
+    seed: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    learnt: Mapping[str, mx.array] = field(default_factory=dict)
+    rope: Any = None
+
+
+def make_codec(method: str, side: Side) -> Codec:
+    """Raises ValueError, with a sentence, for options that the method does not have."""
+    return import_module(f"kvcore.codecs.{method}").make(side)
+
+
+def read_options(side: Side, **defaults: Any) -> dict[str, Any]:
+    """The method's options, those not given at their defaults.
+
+    Raises ValueError for an unknown name, or a value of another type than the default's.
+    """
+    for name, value in side.options.items():
+        if name not in defaults:
+            known = ", ".join(defaults) or "none"
+            raise ValueError(f"option {name!r} is unknown to this method; known: {known}.")
+        if type(value) is not type(defaults[name]):
+            kind = type(defaults[name]).__name__
+            raise ValueError(f"option {name!r} must be {kind}, not {value!r}.")
+    return defaults | dict(side.options)

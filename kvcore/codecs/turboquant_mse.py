@@ -13,12 +13,19 @@ import mlx.core as mx
 
 from kvcore.bitplanes import drop, empty_fields, field_widths, is_prefix, pack, unpack
 from kvcore.codebooks import centroid, codebook, quantise
+from kvcore.codecs import Side, read_options
 from kvcore.codes import BLOCK, Codes
 from kvcore.rotation import rotate, rotate_back, rotation_table
 
 _LOWER_TILES = 32
 """Scales are recomputed from so many parts of the codes, to stay below what the codes take."""
 _LARGEST_HALF = 65504.0
+
+
+def make(side: Side) -> "TurboQuantMSE":
+    read_options(side)
+    keys = side.name == "keys"
+    return TurboQuantMSE(side.bits, centred=keys, unbiased=not keys, seed=side.seed)
 
 
 def fields_of(codes: Codes) -> tuple[mx.array, ...]:

@@ -1,0 +1,33 @@
+"""The methods by name: what each is for and at which bits it works. Imports no MLX."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Method:
+    """`key_bits`, `value_bits`: fewest and most bits, None where the method does not serve that
+    side. `calibrated`: it needs an artefact made by `calibrate`. `about`: what it is for."""
+
+    name: str
+    about: str
+    key_bits: tuple[int, int] | None
+    value_bits: tuple[int, int] | None
+    calibrated: bool = False
+
+
+METHODS = {
+    method.name: method
+    for method in (
+        Method(
+            "turboquant_mse",
+            "rotation and nested Lloyd-Max codes; drops bits in place; the default",
+            (1, 8),
+            (1, 8),
+        ),
+    )
+}
+
+
+def default_value_method(name: str) -> str:
+    """What packs the values where only the keys' method was named."""
+    return name if METHODS[name].value_bits else "turboquant_mse"
