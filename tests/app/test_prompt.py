@@ -230,3 +230,14 @@ def test_an_edit_never_cuts_a_mark(start: int, end: int) -> None:
     left = line[:start] + line[end:]
     assert start <= end
     assert left.count("[") == left.count("]") == left.count("pasted")
+
+
+async def test_enter_never_overtakes_what_was_typed_before_it() -> None:
+    app = PromptApp()
+    async with app.run_test() as pilot:
+        # As when the app was busy: all keys wait in its queue before the first is looked at.
+        for character in "one two":
+            app.post_message(events.Key("space" if character == " " else character, character))
+        app.post_message(events.Key("enter", "\r"))
+        await pilot.pause()
+        assert app.sent == ["one two"]

@@ -44,8 +44,8 @@ class Prompt(TextArea):
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "send", "send", id="send", priority=True),
-        Binding("ctrl+j,alt+enter,shift+enter", "newline", "newline", id="newline", priority=True),
+        Binding("enter", "send", "send", id="send"),
+        Binding("ctrl+j,alt+enter,shift+enter", "newline", "newline", id="newline"),
         Binding("tab", "complete", "complete a command", id="complete", show=False),
         Binding("ctrl+d", "delete_or_quit", "quit, if empty", id="end_of_input", show=False),
     ]
@@ -85,6 +85,17 @@ class Prompt(TextArea):
         self.move_cursor(self.document.end)
 
     # Sending
+
+    async def _on_key(self, event: events.Key) -> None:
+        # Not as priority bindings, which the app runs at once: where it is busy, they would
+        # overtake the characters that were typed before.
+        for binding in self._bindings.key_to_bindings.get(event.key, ()):
+            if binding.id in ("send", "newline"):
+                event.stop()
+                event.prevent_default()
+                await self.run_action(binding.action)
+                return
+        await super()._on_key(event)
 
     def action_send(self) -> None:
         text = self.text
