@@ -73,6 +73,8 @@ async def carry_out(app: "VeloxquantApp", call: Call) -> None:
             app.open_layers()
         case "fps":
             change_fps(app, argument)
+        case "plain":
+            app.chat.transcript.plain = not app.chat.transcript.plain
         case "log":
             app.open_log()
         case "help":

@@ -32,6 +32,7 @@ COMMANDS = (
     Command("panels", "", "fold, unfold or fill the screen with the panels"),
     Command("layers", "", "the cache layer by layer, to be lowered by hand"),
     Command("fps", "N", "how often the answer is drawn, a second"),
+    Command("plain", "", "show answers as they were written, or as Markdown again"),
     Command("log", "", "all that happened so far"),
     Command("help", "", "keys and commands"),
     Command("quit", "", "leave"),

@@ -43,7 +43,7 @@ async def test_panels_stand_beside_the_chat() -> None:
             "9.00G / 16.0G",
             "available 7.00G",
             "L0-29",
-            "to the context's end",
+            "to context end",
             "600 tok/s",
             "reading 1,024 tokens",
         ):
@@ -538,6 +538,17 @@ async def test_wrong_commands_say_what_is_wrong(line: str, sentence: str) -> Non
         await shown.until_said(sentence)
         assert shown.requests == []
         assert shown.app.chat.prompt.text == line
+
+
+async def test_plain_shows_answers_as_they_were_written() -> None:
+    async with showing(FakeEngine("## Left *open*\n\n- one\n")) as shown:
+        await asked(shown)
+        await shown.until_shown("• one")
+        await shown.write("/plain")
+        await shown.until_shown("## Left *open*")
+        assert "- one" in shown.text
+        await shown.write("/plain")
+        await shown.until_shown("• one")
 
 
 async def test_export_writes_the_chat(folders: Path) -> None:

@@ -144,9 +144,9 @@ def test_projection_in_tokens_and_time(live: Live) -> None:
     shown = drawn(ProjectionPanel(live))
     assert "31.2k to memory warn" in shown
     assert "≈ 12m 37s" in shown
-    assert "300k to the GPU's limit" in shown
-    assert "45.6k with all layers at 2/2" in shown
-    assert "112k to the context's end" in shown
+    assert "300k to GPU limit" in shown
+    assert "45.6k all layers at 2/2" in shown
+    assert "112k to context end" in shown
 
 
 def layers(*bits: tuple[int, int], tokens: int = 4096) -> m.Layers:

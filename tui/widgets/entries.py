@@ -62,6 +62,9 @@ class Answer:
         return fences(parse(source)) if "```" in source or "~~~" in source else []
 
     def rows(self, width: int, palette: Palette) -> list[Text]:
+        if palette.plain:
+            text = self.block.text.strip("\n").replace("\t", TAB)
+            return wrap_styled(Text(text, palette.text), width) if text else []
         drawing = Drawing(
             palette,
             self.number,

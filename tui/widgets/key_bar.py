@@ -34,7 +34,7 @@ class KeyBar(Panel):
         elif self.live.busy:
             first = WRITING
         else:
-            first = IDLE
+            first = () if self.in_transcript else IDLE
         pieces: list[Piece] = []
         for key, what in (*first, *(READING if self.in_transcript else ()), *ALWAYS):
             if what == "regenerate" and self.live.phase == "dead":

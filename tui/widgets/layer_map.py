@@ -145,11 +145,14 @@ class LayerMap(Panel):
         if not layers:
             return []
         lines = []
-        label = 7
+        names = ("keys   ", "values ")
+        if len(layers) + len(names[0]) > width:
+            names = ("K ", "V ")
+        label = len(names[0])
         for start in range(0, len(layers), width - label):
             part = layers[start : start + width - label]
-            for name, attribute in (("keys", "key_bits"), ("values", "value_bits")):
-                cells: list[Piece] = [(f"{name if start == 0 else '':<{label}}", MUTED)]
+            for name, attribute in zip(names, ("key_bits", "value_bits"), strict=True):
+                cells: list[Piece] = [(name, MUTED)]
                 for layer in part:
                     number = getattr(layer, attribute)
                     sign = str(number) if layer.kind == "packed" else SIGNS[layer.kind]

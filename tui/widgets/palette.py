@@ -27,6 +27,8 @@ class Palette:
     string: Style = NONE
     number: Style = NONE
     comment: Style = NONE
+    plain: bool = False
+    """Answers as they were written, their Markdown not drawn."""
 
 
-PARTS = tuple(field.name for field in fields(Palette))
+PARTS = tuple(field.name for field in fields(Palette) if field.type is Style)

@@ -6,7 +6,7 @@ from tui import figures
 from tui.live import Live
 from tui.widgets.panel import MUTED, Panel, spread, text
 
-LIMITS = {"GPU": "the GPU's limit", "system": "the system's limit", "limit": "a limit: none"}
+LIMITS = {"GPU": "GPU limit", "system": "system limit", "limit": "a limit: none"}
 
 
 def present_rate(live: Live) -> float | None:
@@ -37,6 +37,6 @@ class ProjectionPanel(Panel):
         return [
             row(projection and projection.tokens_to_warn, "to memory warn"),
             row(projection and projection.tokens_to_limit, f"to {limit}"),
-            row(projection and projection.tokens_at_floor, "with all layers at 2/2"),
-            row(projection and projection.tokens_to_context, "to the context's end"),
+            row(projection and projection.tokens_at_floor, "all layers at 2/2"),
+            row(projection and projection.tokens_to_context, "to context end"),
         ]

@@ -75,6 +75,9 @@ class Transcript(ScrollView, can_focus=True):
     following = var(True)
     """Whether the end stays in sight; set by scrolling to it, unset by scrolling up."""
 
+    plain = var(False)
+    """Whether answers are shown as they were written, their Markdown not drawn."""
+
     def __init__(self, *, flushes_per_second: float = 10, id: str | None = None) -> None:
         super().__init__(id=id)
         self.flushes_per_second = flushes_per_second
@@ -196,10 +199,15 @@ class Transcript(ScrollView, can_focus=True):
         if self.is_mounted:  # the components' styles follow the widget's own
             self.call_later(self._restyle)
 
+    def watch_plain(self) -> None:
+        if self.is_mounted:
+            self._restyle()
+
     def _restyle(self) -> None:
         """Draw anew where the width or the theme has changed."""
         width = max(1, self.scrollable_content_region.width - MARGIN)
-        palette = Palette(**{part: self._style(f"transcript--{part}") for part in PARTS})
+        styles = {part: self._style(f"transcript--{part}") for part in PARTS}
+        palette = Palette(**styles, plain=self.plain)
         if (width, palette) != (self._document.width, self._document.palette):
             self._found = []
             top = round(self.scroll_y)
