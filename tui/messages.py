@@ -169,7 +169,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Welcome(Event, frozen=True, kw_only=True):
-    """The first event on every connection: the state to draw from."""
+    """The state to draw from: the first event on every connection, and sent again where another
+    client has changed the turns. `setup` is as now, but for its turns."""
 
     version: str
     pid: int

@@ -88,7 +88,7 @@ class Answer:
         cached, room = self._cached, self._room
         self._reused_tokens = cached.reuse(prompt)
         total = len(prompt) - self._reused_tokens
-        forecast, refusal = room.forecast(cached, total)
+        forecast, refuse = room.forecast(cached, total)
         self._emit(
             Began(
                 prompt_tokens=len(prompt),
@@ -96,8 +96,8 @@ class Answer:
                 forecast_bytes=forecast,
             )
         )
-        if refusal is not None:
-            return End("memory", refusal)
+        if refuse is not None:
+            return End("memory", room.refuse(refuse, cached))
 
         room.chunk = CHUNK
         started = time.perf_counter()
@@ -136,7 +136,7 @@ class Answer:
         self._count += 1
         self._detokenizer.add_token(token)
         self._say()
-        if self._count == limit:
+        if self._count >= limit:
             return limited
         due = self._count % ADMISSION_INTERVAL == 0
         return self._pause("decode", ADMISSION_INTERVAL if due else None)

@@ -63,7 +63,7 @@ class EngineClient:
         """
         listener, path = listen(path)
         with listener:
-            process = _spawn(setup, listener, path, log)
+            process = await asyncio.to_thread(_spawn, setup, listener, path, log)
             # The socket listens already, so this does not wait for the child.
             reader, writer = await _connect(path)
         return cls(path, reader, writer, process, log)
@@ -100,9 +100,11 @@ class EngineClient:
         self._closed = True
         if shutdown:
             await self.send(Shutdown())
-            while await self._read() is not None:
-                pass
-            await self._exit_code()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PATIENCE):
+                    while await self._read() is not None:
+                        pass
+            await self._end_process()
         self._writer.close()
         with suppress(ConnectionError):
             await self._writer.wait_closed()
@@ -123,20 +125,26 @@ class EngineClient:
                     log.warning("an event cannot be read and was dropped: %s", error)
 
     async def _exit_code(self) -> int | None:
-        """How the engine ended, waited for and in the end enforced; None where it is not ours."""
+        """How the engine's process ended; None where it is not ours, or has not."""
         if self._process is None:
             return None
-        for last_resort in (self._process.terminate, self._process.kill):
-            try:
-                return await asyncio.to_thread(self._process.wait, PATIENCE)
-            except subprocess.TimeoutExpired:
-                last_resort()
-        return await asyncio.to_thread(self._process.wait)
+        with suppress(subprocess.TimeoutExpired):
+            return await asyncio.to_thread(self._process.wait, PATIENCE)
+        return None
+
+    async def _end_process(self) -> None:
+        """Wait until the engine's process has ended, and in the end enforce it."""
+        for last_resort in ("terminate", "kill"):
+            if self._process is None or await self._exit_code() is not None:
+                return
+            log.warning("the engine does not end: %s", last_resort)
+            getattr(self._process, last_resort)()
+        await self._exit_code()
 
     async def _epitaph(self) -> Error:
         code = await self._exit_code()
         if code is None:
-            what = f"The engine at {self.path} is gone"
+            what = f"The connection to the engine at {self.path} was lost"
         elif code >= 0:
             what = f"The engine ended with exit code {code}"
         else:

@@ -1,6 +1,8 @@
 """The engine: a chat, the thread that computes it, and the watchdog that looks after both."""
 
+import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 import msgspec
 
@@ -40,6 +42,8 @@ from tui.messages import (
     Watch,
 )
 from tui.sessions import SessionError
+
+log = logging.getLogger(__name__)
 
 CANNOT_LOAD = 3
 """The exit code of an engine whose first model cannot be loaded."""
@@ -127,7 +131,12 @@ class Engine:
             self._journal = Journal(setup.session, setup.turns)
         except SessionError as error:
             return Error(sentence=str(error), fatal=True)
-        return self._load(setup.model, cancelled, first=True)
+        try:
+            return self._load(setup.model, cancelled, first=True)
+        except Exception as error:
+            log.exception("the first model failed")
+            sentence = f"{setup.model} cannot be used: {error}. Name another model."
+            return Error(sentence=sentence, exit_code=CANNOT_LOAD, fatal=True)
 
     def _load(self, name: str, cancelled: Cancelled, first: bool = False) -> Event:
         """The model `name`, in place of the present one, which comes back where that fails."""
@@ -170,7 +179,7 @@ class Engine:
         self._thread.submit(write, answers=True)
 
     def _replace(self, turns: tuple[Turn, ...], session: str | None, sender: Sender) -> None:
-        def replace(_: Cancelled) -> None:
+        def start_anew(_: Cancelled) -> None:
             self._chat.restore(turns)
             self._journal.close()
             try:
@@ -182,7 +191,7 @@ class Engine:
             self._chat.report()
 
         self._thread.interrupt()
-        self._thread.submit(replace)
+        self._thread.submit(start_anew)
 
     def _set_system(self, text: str | None, sender: Sender) -> None:
         self._chat.set_system(text)
@@ -199,6 +208,9 @@ class Engine:
     def _sample(self) -> MemorySample:
         """One reading, for the policy and for the clients alike."""
         sample = read_sample()
+        if sample.mlx_peak is not None:
+            # MLX's own counter begins anew with each step that the room measures.
+            sample = replace(sample, mlx_peak=max(sample.mlx_peak, self._room.peak))
         held, loaded = self._room.held, self._chat.loaded
         self._emit(
             Sampled(

@@ -18,6 +18,9 @@ from kvcore.watchdog import CacheState
 PROBE = 64
 """Tokens that a new model is tried with: few enough for a moment, enough to judge others by."""
 
+POOL_INTERVAL = 256
+"""Decoded tokens after which MLX's pool is emptied, as mlx-lm does."""
+
 Sampler = Callable[[mx.array], mx.array]
 """From log probabilities [1, vocabulary] to a token [1]."""
 
@@ -46,6 +49,7 @@ class CachedModel:
         """Empty caches, with the bits that a chat starts with."""
         self.tokens = []
         self.caches = []  # the old arrays go before the new ones come
+        mx.clear_cache()
         self.caches = KVCacheBuilder.for_model(self._model, self._config)
 
     def state(self) -> CacheState:
@@ -129,6 +133,8 @@ class CachedModel:
             following = step(token)
             self.tokens.append(cast(int, token.item()))
             yield self.tokens[-1]
+            if len(self.tokens) % POOL_INTERVAL == 0:
+                mx.clear_cache()  # buffers that grew with the cache fit nothing any more
             token = following
 
 

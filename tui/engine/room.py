@@ -29,6 +29,9 @@ a stop has to wait for the end of the chunk."""
 REMEMBERED = 2
 """Steps whose scratch the next one is judged by."""
 
+CLEAR_INTERVAL = 10.0
+"""Seconds in which the clearing of MLX's pool is told once."""
+
 Step = Literal["prefill", "decode"]
 Act = Literal["lower", "clear", "chunk", "stop"]
 
@@ -37,7 +40,8 @@ class Room:
     """Asks kvcore.watchdog before each step of the model, does what it says, and tells of it.
 
     Belongs to the model's thread. Any thread may `post` actions, replace `plan` and read `held`,
-    the cache as it was at the last look, None without a model.
+    the cache as it was at the last look, None without a model, and `peak`, the most bytes that
+    MLX held in any step but the present one.
     """
 
     def __init__(
@@ -49,11 +53,13 @@ class Room:
         self.plan = plan
         self.chunk = CHUNK
         self.held: CacheState | None = None
+        self.peak = 0
         self._read_sample = read_sample
         self._emit = emit
         self._posted: deque[Action] = deque()
         self._level: Level | None = None
         self._reported_at = -math.inf
+        self._cleared_at = -math.inf
         self._scratch: dict[Step, deque[float]] = {}
         self._measured: tuple[Step, int] | None = None
 
@@ -87,16 +93,13 @@ class Room:
             refusal = self._carry_out(self._posted.popleft(), cached) or refusal
         return refusal
 
-    def forecast(self, cached: CachedModel, tokens: int) -> tuple[int, str | None]:
-        """The cache's bytes with `tokens` more, at its present bits; and a sentence where not
-        even the fewest bits can hold them."""
+    def forecast(self, cached: CachedModel, tokens: int) -> tuple[int, Refuse | None]:
+        """The cache's bytes with `tokens` more, at its present bits; and what has to be said
+        where not even the fewest bits can hold them."""
         self._measured = None  # what has been freed since is not scratch
         state, growth = cached.outlook(tokens)
-        refusals = (
-            self._refuse(action, cached)
-            for action in self._ask(state, growth, 0, tokens)
-            if isinstance(action, Refuse)
-        )
+        actions = self._ask(state, growth, 0, tokens)
+        refusals = (action for action in actions if isinstance(action, Refuse))
         return state.nbytes + growth, next(refusals, None)
 
     def admit(self, cached: CachedModel, step: Step, tokens: int) -> str | None:
@@ -127,22 +130,28 @@ class Room:
 
     def _measure(self) -> None:
         """What the last step needed for each token, beyond what it left; measuring begins anew."""
+        peak = mx.get_peak_memory()
+        self.peak = max(self.peak, peak)
         if self._measured is not None:
             step, tokens = self._measured
             # A short chunk needs more for each of its tokens than a long one ever will.
             if step == "decode" or tokens >= PROBE:
-                scratch = max(0, mx.get_peak_memory() - mx.get_active_memory())
+                scratch = max(0, peak - mx.get_active_memory())
                 self._scratch[step].append(scratch / tokens)
         mx.reset_peak_memory()
 
     def _carry_out(self, action: Action, cached: CachedModel) -> str | None:
         match action:
             case Refuse():
-                return self._refuse(action, cached)
+                return self.refuse(action, cached)
             case ClearPool(reason):
                 before = mx.get_cache_memory()
                 mx.clear_cache()
-                self._tell("clear", reason, cached, freed=before - mx.get_cache_memory())
+                freed = before - mx.get_cache_memory()
+                # Near a limit this comes before every step: worth telling now and then.
+                if time.monotonic() - self._cleared_at >= CLEAR_INTERVAL:
+                    self._cleared_at = time.monotonic()
+                    self._tell("clear", reason, cached, freed=freed)
             case SmallerChunk(tokens, reason):
                 self.chunk = tokens
                 self._tell("chunk", f"{reason}; {tokens} tokens at once", cached)
@@ -163,7 +172,7 @@ class Room:
                 mx.reset_peak_memory()
         return None
 
-    def _refuse(self, refuse: Refuse, cached: CachedModel) -> str:
+    def refuse(self, refuse: Refuse, cached: CachedModel) -> str:
         self._tell("stop", refuse.sentence, cached)
         return refuse.sentence
 

@@ -20,12 +20,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from tui.engine.engine import Engine
 from tui.engine.outbox import Outbox
 from tui.engine.peer import is_own
 from tui.messages import (
     LINE_LIMIT,
+    AnyRequest,
     Ask,
     Done,
     Error,
@@ -34,10 +36,15 @@ from tui.messages import (
     ModelInfo,
     Ready,
     Regenerate,
+    Reset,
+    Restore,
+    SetSampling,
     Setup,
     Shutdown,
+    System,
     Token,
     Turn,
+    Watch,
     Welcome,
     decode_request,
     encode,
@@ -70,8 +77,8 @@ class Server:
         def show(turns: tuple[Turn, ...], sender: object) -> None:
             loop.call_soon_threadsafe(self._set_turns, turns, sender)
 
-        self._setup = setup
         self._engine = Engine(setup, emit, show)
+        self._setup = replace(setup, turns=())  # a Welcome has the turns as they are now
         self._turns = self._engine.turns
         self._answer = ""
         self._model: ModelInfo | None = None
@@ -152,13 +159,27 @@ class Server:
         except ValueError as error:
             outbox.put(Error(sentence=str(error)))
             return
-        if isinstance(request, Ask | Regenerate):
-            self._busy = True
+        self._take_over(request)
+
+    def _take_over(self, request: AnyRequest) -> None:
+        """What the request changes of that which new clients are told."""
+        match request:
+            case Ask() | Regenerate():
+                self._busy = True
+            case SetSampling(sampling=sampling):
+                self._setup = replace(self._setup, sampling=sampling)
+            case Watch(policy=policy, limits=limits):
+                self._setup = replace(self._setup, policy=policy, limits=limits)
+            case System(text=text):
+                self._setup = replace(self._setup, system=text)
+            case Reset(session=session) | Restore(session=session):
+                self._setup = replace(self._setup, session=session)
 
     def _broadcast(self, event: Event) -> None:
         match event:
             case Ready(model=model):
                 self._model = model
+                self._setup = replace(self._setup, model=model.name)
             case Token(text=text):
                 self._answer += text
             case Layers():
