@@ -13,7 +13,6 @@ from textual.app import App
 from textual.binding import Binding
 from textual.filter import LineFilter
 
-from kvcore.ladder import FLOOR
 from tui import clipboard, colours, draft, guard, paths, sessions
 from tui.carry_out import carry_out
 from tui.commands import Call, Said, Unknown, parse
@@ -270,8 +269,8 @@ class VeloxquantApp(App[None]):
         await self.change_watch("balanced", self.live.setup.limits)
         await self.again()
 
-    async def lower_and_retry(self) -> None:
-        await self.request(Lower(*FLOOR))
+    async def lift_and_retry(self) -> None:
+        await self.change_watch(self.live.setup.policy, Limits())
         await self.again()
 
     # Screens

@@ -8,6 +8,8 @@ import msgspec
 from tui import paths
 
 KEPT = 500
+LONGEST = 20_000
+"""Characters; a longer prompt was pasted, and is not typed again."""
 
 
 def load() -> list[str]:
@@ -25,6 +27,8 @@ def load() -> list[str]:
 
 def add(prompt: str) -> None:
     """Nothing is lost to the chat where this cannot be written."""
+    if len(prompt) > LONGEST:
+        return
     with contextlib.suppress(OSError):
         _file().parent.mkdir(parents=True, exist_ok=True)
         with _file().open("ab") as file:

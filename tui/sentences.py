@@ -1,5 +1,6 @@
 """What happens, in one plain sentence each: for the event log, the status line and `ask`."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -45,6 +46,15 @@ def act(event: Acted) -> str:
         "stop": "answer stopped",
     }[event.act]
     return what + (f", {figures.size(event.freed)} freed" if event.freed is not None else "")
+
+
+def together(acts: Sequence[Acted]) -> str:
+    """Acts that followed at once: "cache lowered to 5/4, 4/4, 420K freed"."""
+    bits = dict.fromkeys(f"{each.key_bits}/{each.value_bits}" for each in acts if each.layers)
+    if len(acts) == 1 or not bits:
+        return "; ".join(map(act, acts))
+    freed = sum(each.freed or 0 for each in acts)
+    return f"cache lowered to {', '.join(bits)}, {figures.size(freed)} freed"
 
 
 def sentence(event: AnyEvent) -> str | None:

@@ -322,15 +322,26 @@ def stopped_by_memory() -> m.Done:
 
 
 async def test_memory_that_is_out_says_what_can_be_done() -> None:
-    async with showing(FakeEngine("one", "two")) as shown:
+    engine = FakeEngine("one", "two", setup=m.Setup(model="x", limits=m.Limits(kv=200 << 20)))
+    async with showing(engine) as shown:
         await shown.write("question")
         await shown.until_idle()
-        shown.engine.emit(stopped_by_memory())
+        engine.emit(stopped_by_memory())
         await shown.until_shown("The cache would pass --kv-limit 200M. 31,870 tokens")
         await shown.pilot.press("1")
         await shown.until(lambda: m.Regenerate() in shown.requests)
-        assert m.Lower(2, 2) in shown.requests
+        assert m.Watch("balanced", m.Limits()) in shown.requests
         await shown.until_idle()
+
+
+async def test_without_limits_memory_offers_another_try() -> None:
+    async with showing() as shown:
+        await shown.write("question")
+        await shown.until_idle()
+        shown.engine.emit(stopped_by_memory())
+        await shown.until_shown("1 answer again, once other programs")
+        await shown.pilot.press("2")
+        await shown.until(lambda: m.Reset(None) in shown.requests)
 
 
 async def test_without_a_watchdog_memory_offers_it() -> None:
@@ -339,9 +350,17 @@ async def test_without_a_watchdog_memory_offers_it() -> None:
         await shown.write("question")
         await shown.until_idle()
         engine.emit(stopped_by_memory())
-        await shown.until_shown("turn the watchdog on")
+        await shown.until_shown("1 turn the watchdog on")
         await shown.pilot.press("1")
         await shown.until(lambda: m.Watch("balanced", m.Limits()) in shown.requests)
+
+
+async def test_acts_that_follow_at_once_are_one_line_in_the_chat() -> None:
+    async with showing() as shown:
+        await asked(shown)
+        shown.engine.lower(5, 4, (0, 1), reason="pressure is warn")
+        shown.engine.lower(4, 4, (2, 3), reason="pressure is warn")
+        await shown.until_shown("cache lowered to 5/4, 4/4, ")
 
 
 # Keys

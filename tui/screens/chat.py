@@ -13,7 +13,7 @@ from tui import keys, notices, past_prompts
 from tui.commands import COMMANDS
 from tui.live import Live
 from tui.messages import Acted, AnyEvent, Began, Done, Error, Token, Turn, Welcome
-from tui.sentences import ENDS, act
+from tui.sentences import ENDS, together
 from tui.widgets.event_log import EventLog, EventPanel
 from tui.widgets.find import Find
 from tui.widgets.key_bar import KeyBar
@@ -153,17 +153,23 @@ class ChatScreen(Screen[None]):
     def note_act(self, event: Acted) -> None:
         """A line in the chat where the cache became less precise: one for acts that follow at
         once."""
+        if event.act == "stop":
+            return  # the answer's end says it
         if not self.acts:
             self.set_timer(AT_ONCE, self.rule_off)
         self.acts.append(event)
 
     def rule_off(self) -> None:
-        acts = "; ".join(map(act, self.acts))
+        self.transcript.add_rule(f"{time.strftime('%H:%M:%S')} {together(self.acts)}")
         self.acts.clear()
-        self.transcript.add_rule(f"{time.strftime('%H:%M:%S')} {acts}")
 
     def end_answer(self, done: Done) -> None:
-        note = None if done.reason == "stop" else done.sentence or ENDS[done.reason]
+        if done.reason == "stop":
+            note = None
+        elif done.reason == "memory":
+            note = ENDS[done.reason]  # the box has the sentence
+        else:
+            note = done.sentence or ENDS[done.reason]
         if self.answering:
             self.transcript.end_answer(note)
         elif note:
