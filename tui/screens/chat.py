@@ -11,6 +11,7 @@ from textual.widgets import Static
 
 from tui import keys, notices, past_prompts
 from tui.commands import COMMANDS
+from tui.guard import over_ssh
 from tui.live import Live
 from tui.messages import Acted, AnyEvent, Began, Done, Error, Token, Turn, Welcome
 from tui.sentences import ENDS, together
@@ -48,11 +49,14 @@ class ChatScreen(Screen[None]):
         super().__init__(id="chat")
         self.live = live
         self.events = log
-        self.transcript = Transcript()
+        # A slow line is not to be kept busy by one answer's text, nor by a blinking cursor.
+        slow = over_ssh()
+        self.transcript = Transcript(flushes_per_second=4 if slow else 10)
         self.prompt = Prompt(
             history=past_prompts.load(),
             completions=[Completion(command.name, command.help) for command in COMMANDS],
         )
+        self.prompt.cursor_blink = not slow
         self.notice = Notice()
         self.progress = Progress(live, id="progress")
         self.queued = Static(id="queued", markup=False)
