@@ -6,14 +6,11 @@ from typing import Any, cast
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx_lm.models.cache import KVCache
 
 from kvcore import KVCacheBuilder, KVCacheConfig
 from kvcore.attach import layer_reports
-from kvcore.cache import PackedKVCache
-from kvcore.ladder import bit_cost, token_cost
-from kvcore.report import LayerReport
 from kvcore.watchdog import CacheState
+from tui.engine.outlook import at_bits_of, foreseen_nbytes, packed_part
 
 PROBE = 64
 """Tokens that a new model is tried with: few enough for a moment, enough to judge others by."""
@@ -59,36 +56,25 @@ class CachedModel:
         return CacheState(layers, len(self.tokens), sum(layer.nbytes for layer in layers))
 
     def outlook(self, tokens: int) -> tuple[CacheState, int]:
-        """The state, and the bytes by which `tokens` more make it larger at its present bits:
-        rather too many than too few. Layers that are empty still tell what a token costs them.
-        """
+        """The state, and the bytes by which `tokens` more make it larger at its present bits.
+        Layers that are empty still tell what a token costs them."""
         state = self.state()
         if not self.tokens:
-            layers = map(_at_bits_of, self._first, state.layers)
+            layers = map(at_bits_of, self._first, state.layers)
             state = replace(state, layers=tuple(layers))
+        after = len(self.tokens) + tokens
         foreseen = [
-            self._foreseen(layer, first, cache, len(self.tokens) + tokens)
+            foreseen_nbytes(layer, first, cache, after)
             for layer, first, cache in zip(state.layers, self._first, self.caches, strict=True)
         ]
         return state, max(0, round(sum(foreseen)) - state.nbytes)
 
-    def _foreseen(self, layer: LayerReport, first: LayerReport, cache: Any, tokens: int) -> float:
-        """Bytes of a layer that holds `tokens`."""
-        if layer.kind == "packed":
-            plain = self._config.sinks + self._config.window
-            return first.nbytes + token_cost(layer) * max(0, tokens - plain)
-        if layer.kind == "state":
-            return first.nbytes
-        # mlx-lm's own caches grow by so many tokens at once; the first already costs them all.
-        steps = -(-min(tokens, getattr(cache, "max_size", tokens)) // KVCache.step)
-        return first.nbytes * steps
-
     def lower(self, layers: Sequence[int], key_bits: int, value_bits: int) -> None:
         """Drop bits of the packed layers among `layers`; never raises any."""
         for index in layers:
-            for cache in getattr(self.caches[index], "caches", [self.caches[index]]):
-                if isinstance(cache, PackedKVCache):
-                    cache.lower(key_bits, value_bits)
+            packed = packed_part(self.caches[index])
+            if packed is not None:
+                packed.lower(key_bits, value_bits)
 
     def reuse(self, prompt: Sequence[int]) -> int:
         """Cut the caches back to what `prompt` begins with; returns how many tokens that is.
@@ -144,20 +130,3 @@ def common_prefix(held: Sequence[int], wanted: Sequence[int]) -> int:
         if a != b:
             return index
     return min(len(held), len(wanted))
-
-
-def _at_bits_of(first: LayerReport, layer: LayerReport) -> LayerReport:
-    """What the first token's layer costs where `layer`, empty, has been lowered since."""
-    if first.key_bits is None or first.value_bits is None:
-        return first
-    if layer.key_bits is None or layer.value_bits is None or first.token_nbytes is None:
-        return first
-    key_cost, value_cost = bit_cost(first)
-    saved = (first.key_bits - layer.key_bits) * key_cost
-    saved += (first.value_bits - layer.value_bits) * value_cost
-    return replace(
-        first,
-        key_bits=layer.key_bits,
-        value_bits=layer.value_bits,
-        token_nbytes=round(first.token_nbytes - saved),
-    )
