@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -381,15 +382,17 @@ async def test_a_message_without_end_is_cut_off(start, monkeypatch):
     await line.until(Ready)
     with pytest.raises(EngineError, match="too long"):
         await line.client.send(Ask("x" * (16 * 1024 * 1024)))
-    stranger = await EngineClient.attach(line.client.path)
-    try:
-        stranger._writer.write(b"x" * (40 * 1024 * 1024))
-        await stranger._writer.drain()
-    except ConnectionError:
-        pass
-    last = [event async for event in stranger.events()][-1]
-    assert isinstance(last, Error) and last.fatal
-    assert (await line.ask("Hello")).reason == "length"
+    monkeypatch.setattr(client_module, "PATIENCE", 0.2)
+    noisy = Line(await EngineClient.attach(line.client.path))
+    for client in (noisy.client, line.client):
+        with suppress(ConnectionError):
+            client._writer.write(b"x" * (40 * 1024 * 1024))
+            await client._writer.drain()
+        last = [event async for event in client.events()][-1]
+        assert isinstance(last, Error) and last.fatal and "was lost" in last.sentence
+    # Only the connection ended, not the engine.
+    again = Line(await EngineClient.attach(line.client.path))
+    assert (await again.ask("Hello")).reason == "length"
 
 
 async def test_a_second_engine_on_one_socket_is_refused(start, tiny_folder, tmp_path):
