@@ -289,7 +289,14 @@ class PackedKVCache:
 
 
 def _codecs(config: KVCacheConfig) -> tuple[Codec, Codec]:
-    keys = Side("keys", config.key_bits, config.seed, config.options)
+    keys = Side(
+        "keys",
+        config.key_bits,
+        config.seed,
+        config.options,
+        conditioning=config.conditioning or "none",
+        outliers=config.outliers,
+    )
     values = Side("values", config.value_bits, config.seed, config.value_options)
     return make_codec(config.method, keys), make_codec(config.value_method or config.method, values)
 

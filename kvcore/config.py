@@ -3,8 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from typing import Literal
 
-from kvcore.methods import METHODS, default_value_method
+from kvcore.methods import METHODS, default_conditioning, default_value_method
+
+MAX_OUTLIERS = 64
+CONDITIONINGS = ("block_mean", "none")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,9 +17,11 @@ class KVCacheConfig:
 
     `method`: packs the keys, and the values unless `value_method` names another. `key_bits`,
     `value_bits`: bits a code. `window`: the last tokens, kept in half precision; `sinks`: the first
-    tokens, kept so too. `seed`: of whatever is random. `options`, `value_options`: what belongs to
-    one method, as its own docstring says. `artefact`: folder that `calibrate` wrote, for methods
-    that learn.
+    tokens, kept so too. `conditioning`: what keys lose before they are packed, "block_mean" (each
+    block's own channel mean, the default of turboquant_mse) or "none" (that of the others).
+    `outliers`: strongest channels of the keys of each block that are kept as int8. `seed`: of
+    whatever is random. `options`, `value_options`: what belongs to one method, as its own docstring
+    says. `artefact`: folder that `calibrate` wrote, for methods that learn.
     """
 
     method: str = "turboquant_mse"
@@ -24,6 +30,8 @@ class KVCacheConfig:
     value_bits: int = 4
     window: int = 128
     sinks: int = 4
+    conditioning: Literal["block_mean", "none"] | None = None
+    outliers: int = 0
     seed: int = 0
     options: Mapping[str, int | float | str | bool] = field(default_factory=dict)
     value_options: Mapping[str, int | float | str | bool] = field(default_factory=dict)
@@ -40,9 +48,15 @@ class KVCacheConfig:
             ("value_bits", METHODS[packs_values].value_bits),
             ("window", (0, 65536)),
             ("sinks", (0, 1024)),
+            ("outliers", (0, MAX_OUTLIERS)),
             ("seed", (0, 2**32 - 1)),
         ):
             _check_number(name, getattr(self, name), limits, self)
+        if self.conditioning is None:
+            object.__setattr__(self, "conditioning", default_conditioning(self.method))
+        elif self.conditioning not in CONDITIONINGS:
+            known = " or ".join(map(repr, CONDITIONINGS))
+            raise ValueError(f"conditioning must be {known}, not {self.conditioning!r}.")
         for method, artefact in ((self.method, self.artefact), (packs_values, self.artefact)):
             if METHODS[method].calibrated and artefact is None:
                 raise ValueError(

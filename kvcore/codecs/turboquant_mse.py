@@ -14,6 +14,7 @@ import mlx.core as mx
 from kvcore.bitplanes import drop, empty_fields, field_widths, is_prefix, pack, unpack
 from kvcore.codebooks import centroid, codebook, quantise
 from kvcore.codecs import Side, read_options
+from kvcore.codecs.conditioning import scores_of_means, spread, without_means
 from kvcore.codes import BLOCK, Codes
 from kvcore.rotation import rotate, rotate_back, rotation_table
 
@@ -24,8 +25,8 @@ _LARGEST_HALF = 65504.0
 
 def make(side: Side) -> "TurboQuantMSE":
     read_options(side)
-    keys = side.name == "keys"
-    return TurboQuantMSE(side.bits, centred=keys, unbiased=not keys, seed=side.seed)
+    centred = side.conditioning == "block_mean"
+    return TurboQuantMSE(side.bits, centred, unbiased=side.name == "values", seed=side.seed)
 
 
 def fields_of(codes: Codes) -> tuple[mx.array, ...]:
@@ -68,10 +69,7 @@ class TurboQuantMSE:
         rotated = rotate(vectors.astype(mx.float32), self.seed)
         per_block = {}
         if self.centred:
-            batch, heads, tokens, head_dim = rotated.shape
-            blocks = rotated.reshape(batch, heads, tokens // BLOCK, BLOCK, head_dim)
-            per_block["mean"] = blocks.mean(axis=3).astype(mx.float16)
-            rotated = (blocks - per_block["mean"][..., None, :]).reshape(rotated.shape)
+            rotated, per_block["mean"] = without_means(rotated, mx.float16)
         deviation = mx.sqrt((rotated * rotated).mean(axis=-1, keepdims=True))
         codes = quantise(rotated / mx.maximum(deviation, 1e-20), book)
         scale = self._first_scale(rotated, centroid(codes, book))
@@ -115,9 +113,7 @@ class TurboQuantMSE:
         scores = queries @ self.centred_vectors(tile).swapaxes(-1, -2)
         if "mean" not in tile.per_block:
             return scores
-        mean = tile.per_block["mean"].astype(queries.dtype)
-        of_block = mx.repeat(queries @ mean.swapaxes(-1, -2), BLOCK, axis=-1)
-        return scores + of_block[..., : tile.tokens]
+        return scores + scores_of_means(queries, tile.per_block["mean"], tile.tokens)
 
     def weighted_sum(self, weights: mx.array, tile: Codes) -> mx.array:
         return weights @ self.centred_vectors(tile)
@@ -125,8 +121,7 @@ class TurboQuantMSE:
     def decode(self, codes: Codes) -> mx.array:
         rotated = self.centred_vectors(codes)
         if "mean" in codes.per_block:
-            mean = mx.repeat(codes.per_block["mean"].astype(mx.float32), BLOCK, axis=2)
-            rotated = rotated + mean[:, :, : codes.tokens]
+            rotated = rotated + spread(codes.per_block["mean"], codes.tokens)
         return rotate_back(rotated, self.seed)
 
     def _first_scale(self, rotated: mx.array, centroids: mx.array) -> mx.array:
