@@ -46,6 +46,7 @@ class Chat:
         """Give the model's memory back. The turns stay."""
         self.loaded = self.cached = self._room.held = None
         gc.collect()  # a model is full of cycles
+        mx.synchronize()  # the last token's step may still be under way
         mx.clear_cache()
 
     def restore(self, turns: Iterable[Turn]) -> None:

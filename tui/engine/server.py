@@ -97,9 +97,11 @@ class Server:
             loop.add_signal_handler(number, self._stop.set)
         server = await asyncio.start_unix_server(self._serve, sock=listener, limit=LINE_LIMIT)
         self._linger = loop.call_later(FIRST_CLIENT, self._stop.set)
-        await self._stop.wait()
-        server.close()
-        await asyncio.to_thread(self._engine.finish)
+        try:
+            await self._stop.wait()
+        finally:
+            server.close()
+            await asyncio.to_thread(self._engine.finish)
         for outbox in self._clients:
             outbox.close()
         if self._senders:
@@ -278,4 +280,8 @@ async def _serve(setup: Setup, listener: socket.socket) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_code = main()
+    logging.shutdown()
+    # MLX frees what a thread held only after Python has seen the thread end; where that falls
+    # into the interpreter's own end, the process aborts. All is saved: leave without that end.
+    os._exit(exit_code)
