@@ -99,6 +99,8 @@ class Printer:
                 sys.stdout.write(text)
                 sys.stdout.flush()
                 self._line_open = not text.endswith("\n")
+            case Acted(act="stop"):
+                pass  # Done, which follows, has the same sentence
             case Acted():
                 self._say(f"{act(event)}: {event.reason}")
             case Error(sentence=sentence, exit_code=code, fatal=fatal):

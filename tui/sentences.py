@@ -65,6 +65,8 @@ def sentence(event: AnyEvent) -> str | None:
         case Began():
             reused = f", {event.reused_tokens:,} reused" if event.reused_tokens else ""
             return f"reading {event.prompt_tokens:,} tokens{reused}"
+        case Acted(act="stop"):
+            return None  # Done, which follows, has the same sentence
         case Acted():
             return f"{act(event)}: {event.reason}"
         case Done():
