@@ -3,6 +3,8 @@
 from collections.abc import Callable
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from kvcore import KVCacheConfig
 from kvcore.memory.sample import MemorySample
@@ -293,3 +295,41 @@ def test_no_context_is_no_bound(tiny_folder, tiny):
     info = ModelInfo(name="tiny", context=None, weights=0, layers=4, backend="CPU")
     bench = Bench(type(tiny)(tiny.model, tiny.tokenizer, info))
     assert bench.ask("x" * 2100).reason == "length"
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("ask"), st.text(min_size=1, max_size=60), st.integers(0, 12)),
+    st.tuples(st.just("again"), st.none() | st.just("Another?"), st.integers(0, 12)),
+    st.tuples(st.just("system"), st.none() | st.just("Be brief."), st.just(0)),
+    st.tuples(st.just("restore"), st.integers(0, 4), st.just(0)),
+)
+
+
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.lists(STEPS, min_size=2, max_size=7))
+def test_whatever_was_done_before_the_next_answer_is_as_in_a_new_chat(tiny, steps):
+    """Questions stopped at some step, taken back, other system turns, shorter chats."""
+    bench = Bench(tiny)
+    chat = bench.chat
+    for kind, what, calls in steps:
+        try:
+            match kind:
+                case "ask":
+                    bench.ask(what, cancelled=after(calls))
+                case "again":
+                    chat.take_back(what)
+                    chat.answer(GREEDY, after(calls))
+                case "system":
+                    chat.set_system(what)
+                case "restore":
+                    chat.restore(chat.turns[:what])
+        except ValueError:
+            pass  # an empty question, or nothing to write again
+        assert bench.agrees
+    fresh = Bench(tiny)
+    fresh.chat.turns = chat.turns
+    bench.ask(QUESTION)
+    fresh.ask(QUESTION)
+    assert chat.turns == fresh.chat.turns and bench.agrees
