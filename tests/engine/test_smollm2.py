@@ -53,7 +53,7 @@ def text(events: list[AnyEvent]) -> str:
 async def test_a_chat_under_a_limit(client):
     first = await answered(client, "What is the capital of France?")
     assert text(first) == "The capital of France is Paris." and first[-1].reason == "stop"
-    limit = first[-1].cache + 2_500_000
+    limit = 8_500_000
     await client.send(Watch("balanced", Limits(kv=limit)))
     second = await answered(client, FILLER + "How many animals are in this text?")
     assert second[-1].reason in ("stop", "length")
