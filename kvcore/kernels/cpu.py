@@ -120,7 +120,7 @@ class _Buffers(tuple[np.ndarray, np.ndarray, np.ndarray]):
 def _flat(x: mx.array, dtype: type) -> np.ndarray:
     """[batch, kv_heads, n, m] as a view [batch * kv_heads, n, m], its bits read as `dtype`."""
     view = np.ascontiguousarray(np.asarray(x)).view(dtype)
-    return view.reshape(-1, *view.shape[2:])
+    return view.reshape(view.shape[0] * view.shape[1], *view.shape[2:])  # -1 needs an element
 
 
 def _fields(codes: Codes) -> tuple:
