@@ -39,7 +39,13 @@ def parser() -> argparse.ArgumentParser:
     measures = whole.add_subparsers(dest="measure", required=True, metavar="quality|memory")
     for name, windows, tokens, caches, about in (
         ("quality", 2, 1024, "6/4,4/3,2/2,kv_bits=4", "KL, flips, perplexity beside fp16"),
-        ("memory", 1, 4096, "6/4,4/3,2/2", "bytes really held, by sum and by MLX's counter"),
+        (
+            "memory",
+            1,
+            4096,
+            "6/4,4/3,2/2,kv_bits=4",
+            "bytes really held, by sum and by MLX",
+        ),
     ):
         one = measures.add_parser(name, help=about)
         one.add_argument("--model", default="smollm2")

@@ -6,6 +6,7 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+from mlx_lm.models.cache import KVCache, make_prompt_cache
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,8 @@ def measure(
     kinds: dict[str, Callable[[nn.Module], list[Any]]],
     chunk: int = 512,
 ) -> Iterator[Held]:
-    """Reads `tokens` into a cache of each kind; every kind must pack at least one layer."""
+    """Reads `tokens` into a cache of each kind."""
+    half = len(tokens) * _half_nbytes_of_a_token(model)
     for name, make in kinds.items():
         # What is compiled or built once must not count as the cache's.
         _read(model, tokens[: 2 * chunk], make(model), chunk)
@@ -40,7 +42,6 @@ def measure(
         mx.clear_cache()
         active = mx.get_active_memory() - before
         arrays = sum(cache.nbytes for cache in caches)
-        half = sum(getattr(cache, "half_nbytes", 0) for cache in caches)
         del caches
         yield Held(name, len(tokens), arrays, active, half, peak)
 
@@ -58,6 +59,13 @@ def table(rows: Iterable[Held]) -> str:
             f"| {row.arrays / row.half:.3f} | {row.half / row.arrays:.2f} | {row.peak:,} |"
         )
     return "\n".join(lines)
+
+
+def _half_nbytes_of_a_token(model: nn.Module) -> int:
+    caches = _read(model, [0], make_prompt_cache(model), 1)
+    plain = [cache for cache in caches if type(cache) is KVCache]
+    sides = (side for cache in plain for side in cache.keys_and_values())
+    return sum(2 * side.size for side in sides if side is not None)
 
 
 def _read(model: nn.Module, tokens: list[int], caches: list[Any], chunk: int) -> list[Any]:
