@@ -7,6 +7,7 @@ textual is imported: it reads both at import.
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import select
@@ -55,6 +56,12 @@ def environment(fps: int | None = None) -> None:
     if few_colours():
         # The filter for NO_COLOR is chosen with the first theme; a later theme gives greys.
         os.environ["TEXTUAL_THEME"] = "ansi-dark"
+
+
+def spare_the_collector() -> None:
+    """Leave out of later collections what start-up made: a full one holds up the screen."""
+    gc.collect()
+    gc.freeze()
 
 
 def terminal_descriptor() -> int | None:

@@ -106,6 +106,7 @@ def _open(setup: Setup, settings: Settings, log: Path, running: Path | None = No
         from tui.app import VeloxquantApp
 
         app = VeloxquantApp(setup, settings, connect)
+        guard.spare_the_collector()
         app.run()
     if app.return_code == FAILED:
         # Textual has written the traceback to what was its standard error then.

@@ -292,6 +292,31 @@ async def test_the_mouse_selects_text() -> None:
         assert app.screen.get_selected_text() == "two\n\nthree"
 
 
+async def test_selecting_over_short_and_empty_rows() -> None:
+    app = TranscriptApp()
+    async with app.run_test(size=(40, 12)) as pilot:
+        app.transcript.begin_answer()
+        app.transcript.feed("a\n\n한글\n\nb")
+        app.transcript.flush()
+        await pilot.pause()
+        await pilot.mouse_down(app.transcript, offset=(30, 0))
+        await pilot.hover(app.transcript, offset=(30, 4))
+        await pilot.mouse_up(app.transcript, offset=(30, 4))
+        await pilot.pause()
+        assert app.screen.get_selected_text() == "\n\n한글\n\nb"
+
+
+async def test_loading_ends_an_answer_that_was_being_written() -> None:
+    app = TranscriptApp()
+    async with app.run_test():
+        app.transcript.begin_answer()
+        app.transcript.feed("old")
+        app.transcript.load([m.Turn("user", "new")])
+        app.transcript.flush()
+        assert app.rows == ["▌ you", "▌ new"]
+        assert app.transcript.last_answer() == ""
+
+
 async def test_a_theme_change_redraws() -> None:
     app = TranscriptApp()
     async with app.run_test() as pilot:
@@ -300,8 +325,9 @@ async def test_a_theme_change_redraws() -> None:
         before = app.transcript._document.row(0)
         app.theme = "textual-light"
         await pilot.pause()
-        assert app.transcript._document.row(0).text == before.text
-        assert list(app.transcript._document.row(0)) != list(before)
+        after = app.transcript._document.row(0)
+        assert [segment.text for segment in after] == [segment.text for segment in before]
+        assert after != before
 
 
 async def test_stopping_keeps_the_text() -> None:

@@ -78,6 +78,7 @@ def main(name: str, rate: float, report: int) -> None:
             await app.action_quit()
 
         app.call_later(partial(app.run_worker, measure()))
+        guard.spare_the_collector()
         app.run()
 
 

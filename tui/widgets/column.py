@@ -2,9 +2,12 @@
 
 from bisect import bisect_right
 
-from textual.strip import Strip
+from rich.segment import Segment
 
 from tui.widgets.entries import Entry
+
+Row = tuple[Segment, ...]
+"""Not a Textual Strip: its caches are twenty objects a row for the garbage collector to visit."""
 
 
 class Column:
@@ -12,7 +15,7 @@ class Column:
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
-        self._rows: list[list[Strip]] = []
+        self._rows: list[list[Row]] = []
         self._ends: list[int] = []
 
     def __len__(self) -> int:
@@ -27,11 +30,11 @@ class Column:
         self.entries.append(entry)
         self._rows.append([])
 
-    def redraw(self, index: int, rows: list[Strip]) -> None:
+    def redraw(self, index: int, rows: list[Row]) -> None:
         self._rows[index] = rows
         del self._ends[index:]
 
-    def rows(self, index: int) -> list[Strip]:
+    def rows(self, index: int) -> list[Row]:
         return self._rows[index]
 
     def start(self, index: int) -> int:
@@ -44,7 +47,7 @@ class Column:
         index = bisect_right(self._ends, y)
         return index, y - self.start(index)
 
-    def row(self, y: int) -> Strip:
+    def row(self, y: int) -> Row:
         index, row = self.locate(y)
         return self._rows[index][row]
 

@@ -8,10 +8,9 @@ from time import perf_counter
 from rich.console import Console
 from rich.segment import Segment
 from rich.text import Text
-from textual.strip import Strip
 
 from tui.widgets.blocks import Block, Blocks
-from tui.widgets.column import Column
+from tui.widgets.column import Column, Row
 from tui.widgets.entries import Answer, Entry
 from tui.widgets.palette import Palette
 from tui.widgets.tail import Tail
@@ -117,16 +116,18 @@ class Document:
 
     # Rows
 
-    def row(self, y: int) -> Strip:
+    def row(self, y: int) -> Row:
+        """The row `y`, an empty one below the last."""
         if y < self._column.height:
             return self._column.row(y)
-        if self._tail is None or y < self.tail_start:
-            return Strip.blank(0)
-        return Strip([Segment(self._tail.row(y - self.tail_start), self.palette.text)])
+        if not self._tail or not 0 <= y - self.tail_start < len(self._tail):
+            return ()
+        return (Segment(self._tail.row(y - self.tail_start), self.palette.text),)
 
     def texts(self) -> list[str]:
         """All rows as plain text."""
-        return [self.row(y).text for y in range(self.height)]
+        rows = map(self.row, range(self.height))
+        return ["".join(segment.text for segment in row) for row in rows]
 
     def locate(self, y: int) -> tuple[int, int]:
         """The entry and the row in it at `y`; they find the place again after a redraw."""
@@ -162,12 +163,12 @@ class Document:
         entry = self._column.entries[index]
         rows = entry.rows(self.width, self.palette)
         gap = [Text()] if rows and index and not entry.joined else []
-        self._column.redraw(index, [_strip(row) for row in (*gap, *rows)])
+        self._column.redraw(index, [_segments(row) for row in (*gap, *rows)])
 
 
 _console = Console(file=StringIO())
 
 
-def _strip(row: Text) -> Strip:
+def _segments(row: Text) -> Row:
     # A Text without spans would lose its own style here; as a part of another it becomes one.
-    return Strip(Text().append_text(row).render(_console), row.cell_len)
+    return tuple(Text().append_text(row).render(_console))

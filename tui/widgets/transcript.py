@@ -112,11 +112,7 @@ class Transcript(ScrollView, can_focus=True):
 
     def end_answer(self, note: str | None = None) -> None:
         """The answer is complete, or ended as `note` says."""
-        if self._timer is not None:
-            self._timer.stop()
-            self._timer = None
-        self._document.write(visible("".join(self._waiting)))
-        self._waiting.clear()
+        self._document.write(visible(self._stop_flushing()))
         self._document.end_answer()
         if note:
             self._document.add(Note(visible(note)))
@@ -124,6 +120,7 @@ class Transcript(ScrollView, can_focus=True):
 
     def load(self, turns: Iterable[Turn]) -> None:
         """Show these turns instead of what is there."""
+        self._stop_flushing()
         self._document = Document(self._document.width, self._document.palette)
         self._found = []
         for turn in turns:
@@ -167,6 +164,15 @@ class Transcript(ScrollView, can_focus=True):
             self._changed()
         else:
             self.refresh_lines(changed_from, self._document.height - changed_from)
+
+    def _stop_flushing(self) -> str:
+        """Stop the timer; what it had still to lay out."""
+        if self._timer is not None:
+            self._timer.stop()
+            self._timer = None
+        text = "".join(self._waiting)
+        self._waiting.clear()
+        return text
 
     def _changed(self) -> None:
         """Show the document as it is now, the reader's place kept."""
@@ -277,7 +283,7 @@ class Transcript(ScrollView, can_focus=True):
     def render_line(self, y: int) -> Strip:
         row = round(self.scroll_y) + y
         width = self.scrollable_content_region.width
-        strip = self._document.row(row) if row < self._document.height else Strip.blank(0)
+        strip = Strip(self._document.row(row))
         for begin, end, style in self._marks(row):
             strip = _mark(strip, begin, end, style)
         strip = strip.apply_style(self.rich_style).adjust_cell_length(width, self.rich_style)
@@ -315,8 +321,10 @@ class Transcript(ScrollView, can_focus=True):
 
 def _mark(strip: Strip, begin: int, end: int, style: Style) -> Strip:
     """The strip with the characters from `begin` to `end` (-1: the last) in another style."""
-    if end == -1:
-        end = len(strip.text)
+    length = len(strip.text)
+    end = length if end == -1 else min(end, length)
+    if begin >= end:
+        return strip
     cuts = [strip.index_to_cell_position(index) for index in (begin, end)]
     before, marked, after = strip.divide([*cuts, strip.cell_length])
     return Strip.join([before, Strip(Segment.apply_style(marked, post_style=style)), after])
