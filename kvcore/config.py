@@ -9,6 +9,8 @@ from kvcore.methods import METHODS, default_conditioning, default_value_method
 
 MAX_OUTLIERS = 64
 CONDITIONINGS = ("block_mean", "none")
+DEFAULT_BITS = {"key_bits": 6, "value_bits": 4}
+_LEFT_OUT = -1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,18 +18,19 @@ class KVCacheConfig:
     """Raises ValueError, with a sentence, for a field that is out of range.
 
     `method`: packs the keys, and the values unless `value_method` names another. `key_bits`,
-    `value_bits`: bits a code. `window`: the last tokens, kept in half precision; `sinks`: the first
-    tokens, kept so too. `conditioning`: what keys lose before they are packed, "block_mean" (each
-    block's own channel mean, the default of turboquant_mse) or "none" (that of the others).
-    `outliers`: strongest channels of the keys of each block that are kept as int8. `seed`: of
-    whatever is random. `options`, `value_options`: what belongs to one method, as its own docstring
-    says. `artefact`: folder that `calibrate` wrote, for methods that learn.
+    `value_bits`: bits a code; left out, they are 6 and 4, or what the method has that is nearest.
+    `window`: the last tokens, kept in half precision; `sinks`: the first tokens, kept so too.
+    `conditioning`: what keys lose before they are packed, "block_mean" (each block's own channel
+    mean, the default of turboquant_mse) or "none" (that of the others). `outliers`: strongest
+    channels of the keys of each block that are kept as int8. `seed`: of whatever is random.
+    `options`, `value_options`: what belongs to one method, as its own docstring says. `artefact`:
+    folder that `calibrate` wrote, for methods that learn.
     """
 
     method: str = "turboquant_mse"
     value_method: str | None = None
-    key_bits: int = 6
-    value_bits: int = 4
+    key_bits: int = _LEFT_OUT
+    value_bits: int = _LEFT_OUT
     window: int = 128
     sinks: int = 4
     conditioning: Literal["block_mean", "none"] | None = None
@@ -51,6 +54,9 @@ class KVCacheConfig:
             ("outliers", (0, MAX_OUTLIERS)),
             ("seed", (0, 2**32 - 1)),
         ):
+            if limits and getattr(self, name) == _LEFT_OUT and name in DEFAULT_BITS:
+                low, high = limits
+                object.__setattr__(self, name, max(low, min(DEFAULT_BITS[name], high)))
             _check_number(name, getattr(self, name), limits, self)
         if self.conditioning is None:
             object.__setattr__(self, "conditioning", default_conditioning(self.method))
@@ -82,4 +88,5 @@ def _check_number(
         raise ValueError(f"method {method!r} does not pack {name.removesuffix('_bits')}s.")
     low, high = limits
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ValueError(f"{name} must be a whole number, {low} to {high}, not {value!r}.")
+        allowed = f"{low} to {high}" if low < high else f"{low}"
+        raise ValueError(f"{name} must be a whole number, {allowed}, not {value!r}.")

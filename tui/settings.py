@@ -106,12 +106,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     method: Annotated[
         str, Meta(title="how keys and values are packed", description="a method's name")
     ] = _CACHE.method
-    key_bits: Annotated[
-        int, Meta(title="bits of a key's code in a new chat", description="a whole number")
-    ] = _CACHE.key_bits
-    value_bits: Annotated[
-        int, Meta(title="bits of a value's code in a new chat", description="a whole number")
-    ] = _CACHE.value_bits
+    key_bits: (
+        Annotated[
+            int, Meta(title="bits of a key's code in a new chat", description="a whole number")
+        ]
+        | None
+    ) = None
+    value_bits: (
+        Annotated[
+            int, Meta(title="bits of a value's code in a new chat", description="a whole number")
+        ]
+        | None
+    ) = None
     window: Annotated[
         int, Meta(title="the last tokens, kept in half precision", description="a whole number")
     ] = _CACHE.window
@@ -153,14 +159,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def setup(self, session: Path | None = None, turns: tuple[Turn, ...] = ()) -> Setup:
         """What an engine is started with."""
+        config = self.cache_config()
         return Setup(
             model=self.model,
             cache=CacheOptions(
-                method=self.method,
-                key_bits=self.key_bits,
-                value_bits=self.value_bits,
-                window=self.window,
-                sinks=self.sinks,
+                **{name: getattr(config, name) for name in CacheOptions.__struct_fields__}
             ),
             sampling=Sampling(
                 temperature=self.temperature,
@@ -174,6 +177,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             session=None if session is None else str(session),
             turns=turns,
         )
+
+    def cache_config(self) -> KVCacheConfig:
+        """What is not set is as the method has it. Raises ValueError for what it has not."""
+        given = {name: getattr(self, name) for name in CacheOptions.__struct_fields__}
+        return KVCacheConfig(**{name: x for name, x in given.items() if x is not None})
 
 
 SIZES = ("memory_limit", "kv_limit")
@@ -270,7 +278,7 @@ def _convert(document: dict[str, Any], place: Callable[[str], str], strict: bool
             f"{place(key)} must be {known[key].description}, not {reprlib.repr(values[key])}."
         ) from None
     try:
-        KVCacheConfig(**{key: getattr(settings, key) for key in CacheOptions.__struct_fields__})
+        settings.cache_config()
     except ValueError as error:
         key, rest = str(error).split(" ", 1)
         raise SettingsError(f"{place(key)} {rest}") from None
