@@ -1,9 +1,10 @@
 """`bench interface`: what the screen costs while an answer streams into it.
 
 Starts the app in a terminal of its own, 120×40, on an engine that recites, and reports how late
-its event loop came (what a key press feels), its share of one processor, and the bytes that it
-wrote to the terminal. With --model, a real one answers by turns with the screen and without, and
-the tokens a second of both are compared.
+its event loop came (what a key press feels), the longest that it computed at a stretch (what of
+that the app itself is to blame for), its share of one processor, and the bytes that it wrote to
+the terminal. With --model, a real one answers by turns with the screen and without, and the
+tokens a second of both are compared.
 """
 
 import argparse
@@ -26,7 +27,8 @@ ROWS, COLUMNS = 40, 120
 
 
 def measure(name: str, rate: float) -> dict[str, float]:
-    """Figures of one text: stalls and length in seconds, `processor` as a share, bytes.
+    """Figures of one text: stalls, the longest stretch computed, and length in seconds;
+    `processor` as a share; bytes.
 
     Raises RuntimeError, with the app's log, where it ended without figures.
     """
@@ -131,7 +133,7 @@ def main(argv: list[str]) -> int:
         parser.error(f"there is no text {unknown[0]!r}: it is one of {', '.join(TEXTS)}")
     if not arguments.json:
         print(f"{COLUMNS}×{ROWS}, {arguments.rate:g} tokens/s; how late the event loop comes, ms")
-        print("text      p50    p99    max  processor   bytes/s  seconds")
+        print("text      p50    p99    max  computed  processor   bytes/s  seconds")
     for name in arguments.texts or TEXTS:
         try:
             found = measure(name, arguments.rate)
@@ -158,7 +160,9 @@ def _compare(arguments: argparse.Namespace) -> int:
 def _row(name: str, found: dict[str, float]) -> str:
     stalls = " ".join(f"{found[key] * 1e3:6.1f}" for key in ("p50", "p99", "max"))
     rate = found["bytes"] / found["seconds"]
-    return f"{name:6} {stalls}  {found['processor']:8.1%}  {rate:8,.0f}  {found['seconds']:7.1f}"
+    computed = f"{found['computed_max'] * 1e3:8.1f}"
+    share = f"{found['processor']:9.1%}"
+    return f"{name:6} {stalls}  {computed}  {share}  {rate:8,.0f}  {found['seconds']:7.1f}"
 
 
 if __name__ == "__main__":
