@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import split_graphemes
@@ -119,6 +120,17 @@ def test_code_in_several_blocks_is_one_to_look_at() -> None:
 def test_user_turns_are_not_markdown() -> None:
     shown = [row.plain for row in UserTurn("**a**\n\n- b").rows(40, PALETTE)]
     assert shown == ["▌ you", "▌ **a**", "▌ ", "▌ - b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "rows", "more"),
+    [("line\n" * 1000, 40, 4799), ("x" * 9000, 106, 5000), ("short\n" * 40, 40, 0)],
+)
+def test_a_long_user_turn_says_how_much_follows(text: str, rows: int, more: int) -> None:
+    _, *shown = [row.plain for row in UserTurn(text).rows(40, PALETTE)]
+    last = f"▌ … {more:,} more characters, sent in full"
+    assert (last in shown) == bool(more)
+    assert len(shown) - bool(more) == rows
 
 
 def test_a_rule_fills_its_row() -> None:

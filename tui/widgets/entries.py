@@ -12,6 +12,9 @@ from tui.widgets.markdown import Drawing, fences, parse, table_columns
 from tui.widgets.palette import Palette
 from tui.widgets.wrapping import TAB, crop
 
+SHOWN_LINES, SHOWN_CHARACTERS = 40, 4000
+"""Of a user's turn."""
+
 
 class Entry(Protocol):
     """Drawn in a palette at a width, as often as either changes."""
@@ -26,12 +29,17 @@ class Entry(Protocol):
 
 @dataclass(frozen=True)
 class UserTurn:
+    """A long one, as of a pasted file, shows its beginning and says how much follows."""
+
     text: str
     joined: bool = False
 
     def rows(self, width: int, palette: Palette) -> list[Text]:
-        text = Text(self.text.rstrip().replace("\t", TAB), palette.text)
+        shown = "\n".join(self.text[:SHOWN_CHARACTERS].split("\n")[:SHOWN_LINES])
+        text = Text(shown.rstrip().replace("\t", TAB), palette.text)
         rows = [Text("you", palette.user), *wrap_styled(text, max(1, width - 2))]
+        if rest := self.text[len(shown) :].strip():
+            rows.append(Text(f"… {len(rest):,} more characters, sent in full", palette.quiet))
         return [Text.assemble(("▌ ", palette.user), row) for row in rows]
 
 
