@@ -1,15 +1,19 @@
 """One call gives a model its caches; a chain of calls gives a single head one, with no model."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any, Literal
 
 import mlx.nn as nn
-from mlx_lm.models.cache import CacheList, KVCache, make_prompt_cache
+from mlx_lm.models.cache import KVCache
 
+from kvcore.artefact import check_model, read
 from kvcore.attach import hook
 from kvcore.bitplanes import GROUP
 from kvcore.cache import PackedKVCache
 from kvcore.config import KVCacheConfig
+from kvcore.model_caches import is_a, is_plain, own_caches
 from kvcore.single_head import SingleHeadCache
 
 
@@ -76,28 +80,37 @@ class KVCacheBuilder:
 
         Only plain `KVCache` entries are packed, those inside a `CacheList` too. Sliding-window,
         recurrent and latent (MLA) caches are bounded or small already and stay as they are.
+        Raises ArtefactError for an artefact that is not of this model, or not as `config` needs it.
         """
         config = config or KVCacheConfig()
-        caches = make_prompt_cache(model)
-        if _attends_to_latents(model):
-            for cache in _plain_caches(caches):
-                setattr(cache, "latent", True)  # noqa: B010  for layer_reports
+        if config.artefact is not None:
+            check_model(read(config.artefact), model)
+        caches = own_caches(model)
+        if attends_to_latents(model):
+            replace_plain(caches, _marked_as_latent)
             return caches
         hook(model)
-        return [_packed(cache, config) for cache in caches]
+        return replace_plain(caches, lambda layer, _: PackedKVCache(config, layer))
 
 
-def _packed(cache: Any, config: KVCacheConfig) -> Any:
-    if isinstance(cache, CacheList):
-        return CacheList(*(_packed(inner, config) for inner in cache.caches))
-    return PackedKVCache(config) if type(cache) is KVCache else cache
+def replace_plain(caches: list[Any], make: Callable[[int, KVCache], Any]) -> list[Any]:
+    """The caches, each plain `KVCache` among them replaced by `make(its number, it)`; they are
+    numbered as they come, those inside a `CacheList` too."""
+    numbers = count()
+
+    def replaced(cache: Any) -> Any:
+        if is_a(cache, "CacheList"):
+            return type(cache)(*(replaced(inner) for inner in cache.caches))
+        return make(next(numbers), cache) if is_plain(cache) else cache
+
+    return [replaced(cache) for cache in caches]
 
 
-def _plain_caches(caches: list[Any]) -> list[KVCache]:
-    inner = [part for c in caches for part in (c.caches if isinstance(c, CacheList) else [c])]
-    return [cache for cache in inner if type(cache) is KVCache]
-
-
-def _attends_to_latents(model: nn.Module) -> bool:
+def attends_to_latents(model: nn.Module) -> bool:
     """Multi-head latent attention, absorbed: mlx-lm's modules then embed the query."""
     return any(hasattr(module, "embed_q") for _, module in model.named_modules())
+
+
+def _marked_as_latent(layer: int, cache: KVCache) -> KVCache:
+    setattr(cache, "latent", True)  # noqa: B010  for layer_reports
+    return cache

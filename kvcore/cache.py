@@ -11,6 +11,7 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.cache import create_attention_mask
 
+from kvcore.artefact import ArtefactError, Learnt, digest, learnt
 from kvcore.codec import Codec
 from kvcore.codecs import Side, make_codec
 from kvcore.codes import BLOCK, Codes
@@ -27,11 +28,13 @@ class PackedKVCache:
     """A layer's cache after mlx-lm's protocol, packed.
 
     `key_bits`, `value_bits`: widths at which new blocks are packed; the widths of what is held are
-    the same unless they were raised again after a `lower`.
+    the same unless they were raised again after a `lower`. `layer`: the cache's number among those
+    that are packed, for methods that learnt something of each.
     """
 
-    def __init__(self, config: KVCacheConfig):
+    def __init__(self, config: KVCacheConfig, layer: int = 0):
         self.config = config
+        self.layer = layer
         self.key_bits, self.value_bits = config.key_bits, config.value_bits
         self.offset = 0
         self._plain: tuple[mx.array, mx.array] | None = None
@@ -39,7 +42,7 @@ class PackedKVCache:
         self._body: list[Segment] = []
         self.read_directly: set[bool] = set()
         """Query kinds, decode (True) or prefill (False), that attended through a handle."""
-        self.key_codec, self.value_codec = _codecs(config)
+        self.key_codec, self.value_codec = _codecs(config, learnt(config, layer))
 
     @property
     def body(self) -> tuple[Segment, ...]:
@@ -179,14 +182,20 @@ class PackedKVCache:
             [self.offset, self._plain_tokens, self.key_bits, self.value_bits],
             list(self._plain) if self._plain else None,
             body or None,
+            [self.layer, digest(config)],
         ]
 
     @state.setter
     def state(self, state: list[Any]) -> None:
-        config, counts, plain, body = state
+        config, counts, plain, body, (self.layer, packed_with) = state
         given = {name: value for name, value in config.items() if value is not None}
         self.config = KVCacheConfig(**given)
-        self.key_codec, self.value_codec = _codecs(self.config)
+        if packed_with != digest(self.config):
+            raise ArtefactError(
+                f"{self.config.artefact} is not the artefact that the cache was packed with:"
+                " it was made anew since."
+            )
+        self.key_codec, self.value_codec = _codecs(self.config, learnt(self.config, self.layer))
         self.offset, self._plain_tokens, self.key_bits, self.value_bits = counts
         self._plain = (plain[0], plain[1]) if plain else None
         self._body = [
@@ -288,16 +297,17 @@ class PackedKVCache:
         return KVHandle(keys, view, self.read_directly), KVHandle(values, view, self.read_directly)
 
 
-def _codecs(config: KVCacheConfig) -> tuple[Codec, Codec]:
+def _codecs(config: KVCacheConfig, learnt: Learnt) -> tuple[Codec, Codec]:
     keys = Side(
         "keys",
         config.key_bits,
         config.seed,
         config.options,
+        learnt.keys,
         conditioning=config.conditioning or "none",
         outliers=config.outliers,
     )
-    values = Side("values", config.value_bits, config.seed, config.value_options)
+    values = Side("values", config.value_bits, config.seed, config.value_options, learnt.values)
     return make_codec(config.method, keys), make_codec(config.value_method or config.method, values)
 
 

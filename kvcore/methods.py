@@ -25,13 +25,35 @@ METHODS = {
             (1, 8),
             (1, 8),
         ),
+        Method(
+            "spectral",
+            "a calibrated basis for each head, bits where queries look; drops bits in place",
+            (1, 8),
+            (1, 8),
+            calibrated=True,
+        ),
+        Method(
+            "vecinfer",
+            "calibrated codebooks of sub-vectors, scores from a table; very few bits",
+            (1, 4),
+            (1, 4),
+            calibrated=True,
+        ),
+        Method(
+            "comm_vq",
+            "calibrated codebooks for keys before RoPE; very few bits; drops stages in place",
+            (1, 4),
+            None,
+            calibrated=True,
+        ),
     )
 }
 
 
 def default_conditioning(name: str) -> Literal["block_mean", "none"]:
-    """Each method as its paper has it, but the default one as it measures best."""
-    return "block_mean" if name == "turboquant_mse" else "none"
+    """Each method as its paper has it; the default one, and one without a paper, as they measure
+    best."""
+    return "block_mean" if name in ("turboquant_mse", "spectral") else "none"
 
 
 def default_value_method(name: str) -> str:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from functools import reduce
 from types import ModuleType
+from typing import Protocol
 
 import mlx.core as mx
 
@@ -151,6 +152,18 @@ class View:
         return reduce(merge, partials)
 
 
+class Attends(Protocol):
+    def attend(
+        self,
+        queries: mx.array,
+        scale: float,
+        mask: mx.array | str | None = None,
+        sinks: mx.array | None = None,
+    ) -> mx.array:
+        """As View.attend."""
+        ...
+
+
 class KVHandle(mx.array):
     """Keys or values as `update_and_fetch` returns them.
 
@@ -158,7 +171,7 @@ class KVHandle(mx.array):
     an array of the right values, computed only if it is touched.
     """
 
-    def __init__(self, payload: mx.array, view: View, readers: set[bool]):
+    def __init__(self, payload: mx.array, view: Attends, readers: set[bool]):
         super().__init__(payload)
         self.whole = view
         self.readers = readers

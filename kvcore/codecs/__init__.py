@@ -15,16 +15,15 @@ from kvcore.codecs.outliers import Outliers
 @dataclass(frozen=True)
 class Side:
     """What a codec is made for. `bits`: those it starts with. `learnt`: the layer's arrays in the
-    artefact of a calibrated method, by name. `rope`: the layer's rotary embedding, a callable
-    (vectors, offset) -> vectors, where the model has one. `conditioning`, `outliers`: as in
-    KVCacheConfig; `make_codec` sees to both, a method need not."""
+    artefact of a calibrated method, by name, which its module's `learn(side, sample)` gives; see
+    kvcore.layer_sample. `conditioning`, `outliers`: as in KVCacheConfig; `make_codec` sees to both,
+    a method need not."""
 
     name: Literal["keys", "values"]
     bits: int
     seed: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
     learnt: Mapping[str, mx.array] = field(default_factory=dict)
-    rope: Any = None
     conditioning: Literal["block_mean", "none"] = "none"
     outliers: int = 0
 

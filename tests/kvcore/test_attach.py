@@ -175,7 +175,8 @@ def test_a_copied_cache_goes_its_own_way():
 def test_entries_inside_a_cache_list_are_packed():
     from mlx_lm.models.cache import ArraysCache, CacheList
 
-    from kvcore.builder import _packed
+    from kvcore.builder import replace_plain
 
-    entry = _packed(CacheList(ArraysCache(2), KVCache()), PRECISE)
+    caches = [CacheList(ArraysCache(2), KVCache())]
+    (entry,) = replace_plain(caches, lambda layer, _: PackedKVCache(PRECISE, layer))
     assert type(entry[0]) is ArraysCache and type(entry[1]) is PackedKVCache
