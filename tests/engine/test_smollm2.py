@@ -22,7 +22,7 @@ from tui.messages import (
 
 pytestmark = pytest.mark.model
 
-FILLER = "The quick brown fox jumps over the lazy dog. " * 45
+FILLER = "The quick brown fox jumps over the lazy dog. " * 95
 SAMPLING = Sampling(temperature=0.0, max_tokens=24)
 
 
@@ -53,7 +53,7 @@ def text(events: list[AnyEvent]) -> str:
 async def test_a_chat_under_a_limit(client):
     first = await answered(client, "What is the capital of France?")
     assert text(first) == "The capital of France is Paris." and first[-1].reason == "stop"
-    limit = 8_500_000
+    limit = 10_500_000
     await client.send(Watch("balanced", Limits(kv=limit)))
     second = await answered(client, FILLER + "How many animals are in this text?")
     assert second[-1].reason in ("stop", "length")
