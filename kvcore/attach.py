@@ -11,9 +11,9 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx_lm.models.cache import CacheList, KVCache, RotatingKVCache
 
 from kvcore.cache import PackedKVCache
+from kvcore.model_caches import is_a, parts
 from kvcore.report import Kind, LayerReport
 from kvcore.view import KVHandle
 
@@ -58,7 +58,7 @@ def _overlaid_class(cls: type) -> type | None:
     methods: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
         for name, function in vars(base).items():
-            if isinstance(function, types.FunctionType) and _HOOKED in _names(function.__code__):
+            if isinstance(function, types.FunctionType) and _calls_it(function):
                 overlay = dict(function.__globals__)
                 overlay[_HOOKED] = _dispatch(overlay[_HOOKED])
                 methods[name] = types.FunctionType(
@@ -70,6 +70,11 @@ def _overlaid_class(cls: type) -> type | None:
                 )
                 methods[name].__kwdefaults__ = function.__kwdefaults__
     return type(cls.__name__, (cls,), methods | {"_unhooked": cls}) if methods else None
+
+
+def _calls_it(function: types.FunctionType) -> bool:
+    # As a global: vision towers call mx.fast's of that name, and have no cache.
+    return _HOOKED in function.__globals__ and _HOOKED in _names(function.__code__)
 
 
 def _names(code: types.CodeType) -> set[str]:
@@ -87,11 +92,11 @@ def _dispatch(original: Any) -> Any:
 
 
 def _report(index: int, cache: Any) -> LayerReport:
-    parts = list(cache.caches) if isinstance(cache, CacheList) else [cache]
-    nbytes = sum(part.nbytes for part in parts)
-    packed = next((part for part in parts if isinstance(part, PackedKVCache)), None)
+    inner = parts(cache)
+    nbytes = sum(part.nbytes for part in inner)
+    packed = next((part for part in inner if isinstance(part, PackedKVCache)), None)
     if packed is None:
-        return LayerReport(index, _kind(parts), _tokens(parts), nbytes)
+        return LayerReport(index, _kind(inner), _tokens(inner), nbytes)
     return LayerReport(
         index,
         "packed",
@@ -107,13 +112,13 @@ def _report(index: int, cache: Any) -> LayerReport:
     )
 
 
-def _kind(parts: list[Any]) -> Kind:
-    if any(getattr(part, "latent", False) for part in parts):
+def _kind(caches: list[Any]) -> Kind:
+    if any(getattr(cache, "latent", False) for cache in caches):
         return "latent"
-    if any(isinstance(part, KVCache) for part in parts):
+    if any(is_a(cache, "KVCache") for cache in caches):
         return "full"
-    return "sliding" if any(isinstance(part, RotatingKVCache) for part in parts) else "state"
+    return "sliding" if any(is_a(cache, "RotatingKVCache") for cache in caches) else "state"
 
 
-def _tokens(parts: list[Any]) -> int:
-    return max(part.size() for part in parts)
+def _tokens(caches: list[Any]) -> int:
+    return max(cache.size() for cache in caches)
