@@ -49,6 +49,8 @@ class Live:
     acted: Acted | None = None
     acted_at: float | None = None
     done: Done | None = None
+    refused: str | None = None
+    """The question, where the last answer was none because it is longer than the context."""
     asked_at: float | None = None
     first_token: float | None = None
     """Seconds from the question to the first piece of the answer, as the app saw them."""
@@ -134,6 +136,10 @@ class Live:
             case Done():
                 self.done, self.phase = event, "idle"
                 self.finish(complete=event.reason in ("stop", "length"))
+                self.refused = None
+                if event.reason == "context" and not event.tokens and self.turns:
+                    # The engine takes a question out again that can never fit.
+                    self.refused = self.turns.pop().text
             case Error():
                 self.fail(event)
 

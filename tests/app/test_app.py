@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from shown import Shown, showing
 from textual.content import Content
@@ -627,3 +628,17 @@ def test_the_app_never_loads_the_models_libraries() -> None:
     )
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+async def test_a_question_longer_than_the_context_comes_back() -> None:
+    class Short(FakeEngine):
+        def _ask(self, text: str) -> None:
+            end = {"reason": "context", "tokens": 0, "sentence": "It has 15,790 tokens."}
+            self.emit(msgspec.structs.replace(stopped_by_memory(), **end))
+
+    async with showing(Short()) as shown:
+        await shown.write("hello")
+        await shown.until_idle()
+        await shown.until_shown("It has 15,790 tokens.")
+        assert shown.app.chat.prompt.text == "hello"
+        assert not shown.app.live.turns

@@ -179,6 +179,8 @@ class ChatScreen(Screen[None]):
         elif note:
             self.transcript.add_rule(note)
         self.answering = False
+        if self.velox.live.refused is not None:
+            self.give_back(self.velox.live.refused)
         if done.reason == "memory":
             self.show_notice(notices.memory_stop(self.velox, done))
 
