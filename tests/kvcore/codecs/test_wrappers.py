@@ -14,6 +14,7 @@ from kvcore.codecs.outliers import Outliers
 from kvcore.codecs.turboquant_mse import TurboQuantMSE
 from kvcore.codes import BLOCK
 from kvcore.config import KVCacheConfig
+from kvcore.methods import METHODS
 
 PLAIN = TurboQuantMSE(4, centred=False, unbiased=False)
 CODECS = {
@@ -108,6 +109,27 @@ def test_a_common_offset_costs_nothing_around_any_codec():
         plain = relative_error(codec.decode(codec.encode(x, 4, 0)), x)
         moved = codec.decode(codec.encode(x + offset, 4, 0)) - offset
         assert relative_error(moved, x) < 1.5 * plain + 1e-3
+
+
+def score_error(codec, bits, x, queries):
+    got = codec.scores(codec.into_basis(queries), codec.encode(x, bits, 0))
+    return mx.square(got - queries @ x.swapaxes(-1, -2)).mean().item()
+
+
+@pytest.mark.parametrize(
+    "method", [m.name for m in METHODS.values() if m.key_bits and not m.calibrated]
+)
+def test_offsets_and_strong_channels_cost_no_method_anything(method):
+    low, high = METHODS[method].key_bits
+    bits = min(max(4, low), high)
+    x, queries = normal(1, 2, 2 * BLOCK, 64), normal(1, 2, 8, 64, seed=1)
+    plain = score_error(make_codec(method, Side("keys", bits)), bits, x, queries)
+    moved, strong = x + 10 * normal(64, seed=2), x * channel_factors(64, (3, 40))
+    codec = make_codec(method, Side("keys", bits, conditioning="block_mean"))
+    assert score_error(codec, bits, moved, queries) < 1.3 * plain + 1e-3
+    codec = make_codec(method, Side("keys", bits, outliers=2))
+    # The two channels' own rounding, 55 sigma / 127, comes on top.
+    assert score_error(codec, bits, strong, queries) < 1.3 * plain + 0.05
 
 
 @each_codec
