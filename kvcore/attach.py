@@ -105,6 +105,7 @@ def _report(index: int, cache: Any) -> LayerReport:
         half_nbytes=packed.half_nbytes,
         key_bits=packed.key_bits,
         value_bits=packed.value_bits,
+        fewest_bits=packed.fewest_bits,
         key_bit_nbytes=sum(packed.key_codec.bit_nbytes(s.keys) for s in packed.body),
         value_bit_nbytes=sum(packed.value_codec.bit_nbytes(s.values) for s in packed.body),
         token_nbytes=packed.token_nbytes,

@@ -10,6 +10,7 @@ import mlx.core as mx
 GROUP = 8
 """Elements a word; head_dim must be a multiple of it."""
 
+_TILES, _LEAST_TILE = 32, 128
 _WORD = {1: mx.uint8, 2: mx.uint16, 4: mx.uint32}
 
 
@@ -63,3 +64,19 @@ def drop(fields: tuple[mx.array, ...], bits: int, kept: int) -> tuple[mx.array, 
         return fields[: len(field_widths(kept))]
     codes = unpack(fields, bits) >> (bits - kept)
     return pack(codes.reshape(*codes.shape[:-2], -1), kept)
+
+
+def drop_in_tiles(fields: tuple[mx.array, ...], bits: int, kept: int) -> tuple[mx.array, ...]:
+    """As `drop` for fields [batch, kv_heads, tokens, head_dim / 8], evaluated, some tokens at a
+    time, so that little more than the result is ever added to what is held."""
+    if is_prefix(kept, bits):
+        return drop(fields, bits, kept)
+    tokens = fields[0].shape[2]
+    tile = max(_LEAST_TILE, tokens // _TILES)
+    whole = empty_fields(fields[0].shape, kept)
+    for start in range(0, tokens, tile):
+        part = tuple(field[:, :, start : start + tile] for field in fields)
+        for field, dropped in zip(whole, drop(part, bits, kept), strict=True):
+            field[:, :, start : start + tile] = dropped
+        mx.eval(whole)
+    return tuple(whole)

@@ -16,6 +16,7 @@ from kvcore.codec import Codec
 from kvcore.codecs import Side, make_codec
 from kvcore.codes import BLOCK, Codes
 from kvcore.config import KVCacheConfig
+from kvcore.methods import METHODS
 from kvcore.segment import Segment
 from kvcore.view import KVHandle, View
 
@@ -49,6 +50,13 @@ class PackedKVCache:
         return tuple(self._body)
 
     @property
+    def fewest_bits(self) -> tuple[int, int]:
+        """That the methods have for keys and for values."""
+        keys = METHODS[self.config.method].key_bits
+        values = METHODS[self.config.value_method or self.config.method].value_bits
+        return (keys or (1,))[0], (values or (1,))[0]
+
+    @property
     def sinks(self) -> int:
         """Sink tokens held."""
         return min(self.config.sinks, self._plain_tokens)
@@ -76,13 +84,15 @@ class PackedKVCache:
         return self._handles(view, decode=None, dtype=keys.dtype)
 
     def lower(self, key_bits: int, value_bits: int) -> int:
-        """Drop bits of all that is packed, and of what will be; never raises any.
+        """Drop bits of all that is packed, and of what will be, as far as the methods have fewer;
+        never raises any.
 
         Evaluates, one segment at a time. Returns the bytes freed.
         """
         before = self.nbytes
-        self.key_bits = min(self.key_bits, key_bits)
-        self.value_bits = min(self.value_bits, value_bits)
+        fewest_key_bits, fewest_value_bits = self.fewest_bits
+        self.key_bits = min(self.key_bits, max(key_bits, fewest_key_bits))
+        self.value_bits = min(self.value_bits, max(value_bits, fewest_value_bits))
         for index, segment in enumerate(self._body):
             self._body[index] = Segment(
                 self.key_codec.lower(segment.keys, self.key_bits),

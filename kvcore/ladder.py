@@ -37,7 +37,9 @@ def steps(layers: Sequence[LayerReport]) -> Iterator[Step]:
     for rung, (key_bits, value_bits) in enumerate(LADDER):
         for place in places:
             held_keys, held_values = bits[place]
-            keys, values = max(0, held_keys - key_bits), max(0, held_values - value_bits)
+            fewest_keys, fewest_values = layers[place].fewest_bits
+            keys = max(0, held_keys - max(key_bits, fewest_keys))
+            values = max(0, held_values - max(value_bits, fewest_values))
             if not keys and not values:
                 continue
             bits[place] = (held_keys - keys, held_values - values)

@@ -26,6 +26,31 @@ METHODS = {
             (1, 8),
         ),
         Method(
+            "turboquant_rvq",
+            "two passes of half the bits each, the second droppable; one pass is better",
+            (2, 8),
+            (2, 8),
+        ),
+        Method(
+            "polarquant",
+            "angles of a recursive polar transform, 3.875 bits with their radii",
+            (4, 4),
+            (4, 4),
+        ),
+        Method(
+            "kivi",
+            "rounding with no rotation, keys by channel, values by token; drops bits in place",
+            (1, 8),
+            (1, 8),
+        ),
+        Method(
+            "affine",
+            "MLX's own codes of groups of channels, multiplied by as they are",
+            (2, 8),
+            (2, 8),
+        ),
+        Method("fp16", "half precision, the reference", (16, 16), (16, 16)),
+        Method(
             "spectral",
             "a calibrated basis for each head, bits where queries look; drops bits in place",
             (1, 8),

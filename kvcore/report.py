@@ -24,6 +24,8 @@ class LayerReport:
     """Bytes of the same tokens as plain fp16 keys and values; None where that means nothing."""
     key_bits: int | None = None
     value_bits: int | None = None
+    fewest_bits: tuple[int, int] = (1, 1)
+    """That the methods have for keys and for values: lowering goes no further."""
     key_bit_nbytes: int = 0
     """Bytes that each bit dropped from the packed keys frees."""
     value_bit_nbytes: int = 0

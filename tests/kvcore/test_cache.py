@@ -228,16 +228,18 @@ def test_a_lowered_cache_packs_new_tokens_at_its_bits():
 def test_lowering_frees_what_it_says_and_never_needs_more_than_a_layer():
     cache, _, _ = filled(4000)
     gc.collect()  # what earlier tests left must not be freed within the measurement
-    mx.clear_cache()
     for bits in ((5, 4), (4, 4), (4, 3), (3, 3), (3, 2), (2, 2)):
         codes = sum(a.nbytes for s in cache.body for a in s.arrays())
+        mx.synchronize()  # tasks that have run may hold their arrays a little longer
+        mx.clear_cache()
         before = mx.get_active_memory()
         mx.reset_peak_memory()
         freed = cache.lower(*bits)
         assert freed > 0
         assert mx.get_peak_memory() - before <= codes
-        mx.clear_cache()
-        assert before - mx.get_active_memory() == pytest.approx(freed, rel=0.1)
+        mx.synchronize()
+        # Small arrays of earlier computations go at a time of their own.
+        assert before - mx.get_active_memory() == pytest.approx(freed, abs=16 << 10)
 
 
 def test_trimming_gives_memory_back():
