@@ -35,6 +35,7 @@ COMMANDS = {
     "monitor": Command("tui.monitor", "memory and cache of running engines, or of the machine"),
     "doctor": Command("tui.doctor", "what works here, what does not, and what to do"),
     "bench": Command("tui.bench.command", "measure quality, memory, and what the screen costs"),
+    "methods": Command("tui.method_list", "ways to pack a cache: bits, error, purpose"),
     "themes": Command("tui.theme_list", "list the themes, or check one"),
     "sessions": Command("tui.session_list", "list the chats on disk"),
     "paths": Command("tui.path_list", "where files are kept"),
