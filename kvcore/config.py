@@ -73,9 +73,10 @@ class KVCacheConfig:
 
 def _check_name(field_name: str, method: str) -> None:
     if method not in METHODS:
-        near = get_close_matches(str(method), METHODS, n=1, cutoff=0)
+        near = get_close_matches(str(method), METHODS)
+        near = near or get_close_matches(str(method), METHODS, n=1, cutoff=0)
         raise ValueError(
-            f"{field_name} {method!r} is unknown; did you mean {near[0]!r}? "
+            f"{field_name} {method!r} is unknown; did you mean {' or '.join(map(repr, near))}? "
             f"Known: {', '.join(METHODS)}."
         )
 

@@ -162,6 +162,14 @@ def test_flags_come_before_the_file() -> None:
     assert (chosen.key_bits, chosen.value_bits, chosen.kv_limit) == (5, 3, 2048)
 
 
+def test_bits_that_are_not_set_are_as_the_method_has_them() -> None:
+    assert (Settings().setup().cache.key_bits, Settings().setup().cache.value_bits) == (6, 4)
+    chosen = settings.override(Settings(), {"method": "fp16"})
+    assert (chosen.setup().cache.key_bits, chosen.setup().cache.value_bits) == (16, 16)
+    with pytest.raises(SettingsError, match="--key-bits must be a whole number, 16, not 6"):
+        settings.override(Settings(), {"method": "fp16", "key_bits": "6"})
+
+
 @pytest.mark.parametrize(
     ("text", "size"),
     [("900M", 900 << 20), ("1.5G", 3 << 29), ("4096", 4096), (" 2 GiB ", 2 << 30), ("1kb", 1024)],

@@ -1,5 +1,6 @@
 """The order of the steps, and whether they free what they say."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -51,6 +52,11 @@ def test_layers_that_are_not_packed_are_left_alone():
         layer(3, 500, None, None),
     ]
     assert {step.layer for step in steps(layers)} == {1}
+
+
+def test_no_step_goes_below_what_a_method_has():
+    fixed = replace(layer(0, 500, 16, 4), fewest_bits=(16, 3))
+    assert [(step.layer, LADDER[step.rung]) for step in steps([fixed])] == [(0, (4, 3))]
 
 
 bits = st.tuples(st.integers(1, 8), st.integers(1, 8))
