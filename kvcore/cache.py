@@ -327,9 +327,9 @@ def _half(x: mx.array) -> mx.array:
 
 def _codes_state(codes: Codes) -> list[Any]:
     # An empty tree does not survive a file.
-    return [codes.bits, codes.start, codes.per_token, codes.per_block or None]
+    return [codes.bits, codes.start, codes.per_token, codes.per_block or None, codes.head_dim]
 
 
 def _codes_from(state: list[Any]) -> Codes:
-    bits, start, per_token, per_block = state
-    return Codes(bits, start, per_token, per_block or {})
+    bits, start, per_token, per_block, head_dim = state
+    return Codes(bits, start, per_token, per_block or {}, head_dim)

@@ -14,13 +14,15 @@ class Codes:
 
     `per_token`: arrays [batch, kv_heads, tokens, ...]. `per_block`: arrays
     [batch, kv_heads, blocks, ...]; block i covers tokens i * 128 to (i + 1) * 128, and the last one
-    may be cut. `start`: position of the first token in its sequence.
+    may be cut. `start`: position of the first token in its sequence. `head_dim`: 0 where the method
+    reads it off the arrays' shapes.
     """
 
     bits: int
     start: int
     per_token: dict[str, mx.array]
     per_block: dict[str, mx.array]
+    head_dim: int = 0
 
     @property
     def tokens(self) -> int:
@@ -37,6 +39,7 @@ class Codes:
             self.start + start,
             {name: array[:, :, start:stop] for name, array in self.per_token.items()},
             {name: array[:, :, blocks] for name, array in self.per_block.items()},
+            self.head_dim,
         )
 
     def cut(self, tokens: int) -> "Codes":
