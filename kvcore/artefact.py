@@ -107,6 +107,12 @@ def read(folder: str | os.PathLike[str]) -> Artefact:
         raise ArtefactError(f"{path} lacks {error}: calibrate again.") from error
 
 
+def load(folder: str | os.PathLike[str]) -> tuple[Artefact, dict[str, mx.array]]:
+    """What `save` wrote; raises ArtefactError where there is nothing, or it is damaged."""
+    artefact = read(folder)
+    return artefact, _arrays(str(Path(folder).expanduser() / _ARRAYS), artefact.digest)
+
+
 def check_model(artefact: Artefact, model: nn.Module) -> None:
     """Raises ArtefactError where the artefact was made from another model."""
     seen, own = artefact.fingerprint, fingerprint(model)

@@ -14,6 +14,7 @@ from kvcore.bitplanes import GROUP
 from kvcore.cache import PackedKVCache
 from kvcore.config import KVCacheConfig
 from kvcore.model_caches import is_a, is_plain, own_caches
+from kvcore.sensitivity import layer_configs
 from kvcore.single_head import SingleHeadCache
 
 
@@ -80,7 +81,8 @@ class KVCacheBuilder:
 
         Only plain `KVCache` entries are packed, those inside a `CacheList` too. Sliding-window,
         recurrent and latent (MLA) caches are bounded or small already and stay as they are.
-        Raises ArtefactError for an artefact that is not of this model, or not as `config` needs it.
+        Raises ArtefactError for an artefact that is not of this model, or not as `config` needs it,
+        and ValueError for a budget that is too small for it.
         """
         config = config or KVCacheConfig()
         if config.artefact is not None:
@@ -90,7 +92,10 @@ class KVCacheBuilder:
             replace_plain(caches, _marked_as_latent)
             return caches
         hook(model)
-        return replace_plain(caches, lambda layer, _: PackedKVCache(config, layer))
+        if config.sensitivity is None:
+            return replace_plain(caches, lambda layer, _: PackedKVCache(config, layer))
+        configs = layer_configs(config, model)
+        return replace_plain(caches, lambda layer, _: PackedKVCache(configs[layer], layer))
 
 
 def replace_plain(caches: list[Any], make: Callable[[int, KVCache], Any]) -> list[Any]:

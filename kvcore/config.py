@@ -24,7 +24,10 @@ class KVCacheConfig:
     mean, the default of turboquant_mse) or "none" (that of the others). `outliers`: strongest
     channels of the keys of each block that are kept as int8. `seed`: of whatever is random.
     `options`, `value_options`: what belongs to one method, as its own docstring says. `artefact`:
-    folder that `calibrate` wrote, for methods that learn.
+    folder that `calibrate` wrote, for methods that learn. `sensitivity`: folder that `calibrate
+    --method ratequant` wrote; each layer's bits are then chosen, in place of `key_bits` and
+    `value_bits`, within `mean_bits`, the bits an element that packed tokens may take on average, or
+    within `token_budget`, the bytes one may take in all layers together; scales and means count.
     """
 
     method: str = "turboquant_mse"
@@ -39,6 +42,9 @@ class KVCacheConfig:
     options: Mapping[str, int | float | str | bool] = field(default_factory=dict)
     value_options: Mapping[str, int | float | str | bool] = field(default_factory=dict)
     artefact: str | None = None
+    sensitivity: str | None = None
+    mean_bits: float | None = None
+    token_budget: float | None = None
 
     def __post_init__(self) -> None:
         _check_name("method", self.method)
@@ -63,6 +69,12 @@ class KVCacheConfig:
         elif self.conditioning not in CONDITIONINGS:
             known = " or ".join(map(repr, CONDITIONINGS))
             raise ValueError(f"conditioning must be {known}, not {self.conditioning!r}.")
+        budgets = [x for x in (self.mean_bits, self.token_budget) if x is not None]
+        if len(budgets) != (self.sensitivity is not None):
+            raise ValueError(
+                "sensitivity needs a budget, and a budget sensitivity: give the folder, and either"
+                " mean_bits or token_budget."
+            )
         for method, artefact in ((self.method, self.artefact), (packs_values, self.artefact)):
             if METHODS[method].calibrated and artefact is None:
                 raise ValueError(
