@@ -26,6 +26,24 @@ METHODS = {
             (1, 8),
         ),
         Method(
+            "turboquant_prod",
+            "codes of one bit less and a sign sketch of what they leave; unbiased scores",
+            (1, 8),
+            (2, 8),
+        ),
+        Method(
+            "qjl",
+            "signs of random sketches, one a bit; unbiased scores; drops bits in place",
+            (1, 4),
+            None,
+        ),
+        Method(
+            "rabitq",
+            "the best point of a grid, an unbiased scale, bounded errors; drops bits in place",
+            (1, 4),
+            (1, 4),
+        ),
+        Method(
             "turboquant_rvq",
             "two passes of half the bits each, the second droppable; one pass is better",
             (2, 8),

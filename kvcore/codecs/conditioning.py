@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import mlx.core as mx
 
 from kvcore.codec import Codec
+from kvcore.codecs.lengths import to_half
 from kvcore.codes import BLOCK, Codes
 
 
@@ -18,11 +19,13 @@ def without_means(vectors: mx.array, dtype: mx.Dtype) -> tuple[mx.array, mx.arra
     """Float32 vectors [batch, kv_heads, tokens, head_dim] of whole blocks without their blocks'
     means, and these, `dtype` [batch, kv_heads, blocks, head_dim].
 
-    What is not finite stays where it is and counts as zero in the mean.
+    What is not finite stays where it is and does not count in the mean.
     """
     batch, heads, tokens, head_dim = vectors.shape
     blocks = vectors.reshape(batch, heads, tokens // BLOCK, BLOCK, head_dim)
-    mean = mx.where(mx.isfinite(blocks), blocks, 0).mean(axis=3).astype(dtype)
+    finite = mx.isfinite(blocks)
+    mean = mx.where(finite, blocks, 0).sum(axis=3) / mx.maximum(finite.sum(axis=3), 1)
+    mean = to_half(mean, dtype)
     return (blocks - mean[..., None, :].astype(mx.float32)).reshape(vectors.shape), mean
 
 

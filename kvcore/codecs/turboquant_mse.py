@@ -15,18 +15,24 @@ from kvcore.bitplanes import drop, empty_fields, field_widths, is_prefix, pack, 
 from kvcore.codebooks import centroid, codebook, quantise
 from kvcore.codecs import Side, read_options
 from kvcore.codecs.conditioning import scores_of_means, spread, without_means
+from kvcore.codecs.lengths import half_of, normalised, to_half
 from kvcore.codes import BLOCK, Codes
-from kvcore.rotation import rotate, rotate_back, rotation_table
+from kvcore.rotation import check_rotation, rotate, rotate_back, rotation_table
 
 _LOWER_TILES = 32
 """Scales are recomputed from so many parts of the codes, to stay below what the codes take."""
-_LARGEST_HALF = 65504.0
 
 
 def make(side: Side) -> "TurboQuantMSE":
-    read_options(side)
-    centred = side.conditioning == "block_mean"
-    return TurboQuantMSE(side.bits, centred, unbiased=side.name == "values", seed=side.seed)
+    """Option: `rotation`, "hadamard" or "haar"."""
+    rotation = check_rotation(read_options(side, rotation="hadamard")["rotation"])
+    return TurboQuantMSE(
+        side.bits,
+        centred=side.conditioning == "block_mean",
+        unbiased=side.name == "values",
+        seed=side.seed,
+        rotation=rotation,
+    )
 
 
 def fields_of(codes: Codes) -> tuple[mx.array, ...]:
@@ -36,8 +42,11 @@ def fields_of(codes: Codes) -> tuple[mx.array, ...]:
 
 @dataclass(frozen=True)
 class TurboQuantMSE:
-    """Keeps bit fields and a scale, fp16 [batch, kv_heads, tokens, 1], for each vector, and the
-    mean of each block of centred ones, fp16 [batch, kv_heads, blocks, head_dim], rotated.
+    """Keeps bit fields and a scale, [batch, kv_heads, tokens, 1], for each vector, and the mean of
+    each block of centred ones, [batch, kv_heads, blocks, head_dim], rotated; scales and means in
+    the vectors' own half precision, so that bfloat16 keeps its range.
+
+    A vector that is not finite becomes its block's mean, or zero where none is removed.
 
     `fine`: bits of the codebook that codes are nested in, so `bits` of any codes are at most that.
     `centred`: remove each block's mean. `unbiased`: the scale makes the estimate unbiased, as
@@ -48,9 +57,10 @@ class TurboQuantMSE:
     centred: bool
     unbiased: bool
     seed: int = 0
+    rotation: str = "hadamard"
 
     def tables(self, head_dim: int) -> list[mx.array]:
-        return [rotation_table(head_dim, self.seed)]
+        return [rotation_table(head_dim, self.seed, self.rotation)]
 
     def token_nbytes(self, head_dim: int, bits: int) -> float:
         return head_dim * bits / 8 + 2 + (2 * head_dim / BLOCK if self.centred else 0)
@@ -59,21 +69,20 @@ class TurboQuantMSE:
         return codes.per_token["field0"].size
 
     def into_basis(self, queries: mx.array) -> mx.array:
-        return rotate(queries, self.seed)
+        return rotate(queries, self.seed, self.rotation)
 
     def out_of_basis(self, values: mx.array) -> mx.array:
-        return rotate_back(values, self.seed)
+        return rotate_back(values, self.seed, self.rotation)
 
     def encode(self, vectors: mx.array, bits: int, start: int = 0) -> Codes:
-        book = codebook(self.fine, bits)
-        rotated = rotate(vectors.astype(mx.float32), self.seed)
+        book, half = codebook(self.fine, bits), half_of(vectors)
+        rotated = rotate(vectors.astype(mx.float32), self.seed, self.rotation)
         per_block = {}
         if self.centred:
-            rotated, per_block["mean"] = without_means(rotated, mx.float16)
-        deviation = mx.sqrt((rotated * rotated).mean(axis=-1, keepdims=True))
-        codes = quantise(rotated / mx.maximum(deviation, 1e-20), book)
-        scale = self._first_scale(rotated, centroid(codes, book))
-        scale = mx.minimum(scale, _LARGEST_HALF).astype(mx.float16)
+            rotated, per_block["mean"] = without_means(rotated, half)
+        rotated, deviation = normalised(rotated)
+        codes = quantise(rotated, book)
+        scale = to_half(deviation * self._first_scale(rotated, centroid(codes, book)), half)
         return Codes(bits, start, _named(pack(codes, bits)) | {"scale": scale}, per_block)
 
     def lower(self, codes: Codes, bits: int) -> Codes:
@@ -96,7 +105,7 @@ class TurboQuantMSE:
             stop = start + tile
             part = tuple(field[:, :, start:stop] for field in old_fields)
             ratio = _scale_ratio(self.fine, codes.bits, bits, self.unbiased)(part)
-            scale[:, :, start:stop] = (old_scale[:, :, start:stop] * ratio).astype(mx.float16)
+            scale[:, :, start:stop] = to_half(old_scale[:, :, start:stop] * ratio, old_scale.dtype)
             mx.eval(scale)
             if not kept:
                 for whole, repacked in zip(fields, drop(part, codes.bits, bits), strict=True):
@@ -122,7 +131,7 @@ class TurboQuantMSE:
         rotated = self.centred_vectors(codes)
         if "mean" in codes.per_block:
             rotated = rotated + spread(codes.per_block["mean"], codes.tokens)
-        return rotate_back(rotated, self.seed)
+        return rotate_back(rotated, self.seed, self.rotation)
 
     def _first_scale(self, rotated: mx.array, centroids: mx.array) -> mx.array:
         norm = (rotated * rotated).sum(axis=-1, keepdims=True)
