@@ -23,7 +23,7 @@ from kvcore.bytepack import pack_bytes, packed_nbytes, unpack_bytes
 from kvcore.codecs import Side, read_options
 from kvcore.codes import Codes
 from kvcore.density_codebooks import DensityCodebook, lloyd_max_of, quantise_by
-from kvcore.rotation import rotate, rotate_back, rotation_table
+from kvcore.rotation import check_rotation, rotate, rotate_back, rotation_table
 
 BITS = 4
 """What a coordinate's share of angles and radius comes to, in whole bits."""
@@ -31,15 +31,17 @@ _LARGEST_HALF = 65504.0
 
 
 def make(side: Side) -> "PolarQuant":
-    """Option: `angle_bits`, those of each level from the first on, as "4/2/2/2"."""
-    text = read_options(side, angle_bits="4/2/2/2")["angle_bits"]
+    """Options: `angle_bits`, those of each level from the first on, as "4/2/2/2"; `rotation`,
+    "hadamard" or "haar"."""
+    options = read_options(side, angle_bits="4/2/2/2", rotation="hadamard")
+    text = options["angle_bits"]
     parts = text.split("/")
     if len(parts) > 8 or not all(part in "12345678" and len(part) == 1 for part in parts):
         raise ValueError(
             "option 'angle_bits' must be 1 to 8 numbers from 1 to 8 with slashes between, as"
             f" '4/2/2/2', not {text!r}."
         )
-    return PolarQuant(tuple(map(int, parts)), side.seed)
+    return PolarQuant(tuple(map(int, parts)), check_rotation(options["rotation"]), side.seed)
 
 
 def to_polar(x: mx.array, levels: int) -> tuple[mx.array, list[mx.array]]:
@@ -71,10 +73,11 @@ class PolarQuant:
     """
 
     angle_bits: tuple[int, ...] = (4, 2, 2, 2)
+    rotation: str = "hadamard"
     seed: int = 0
 
     def tables(self, head_dim: int) -> list[mx.array]:
-        return [rotation_table(head_dim, self.seed)]
+        return [rotation_table(head_dim, self.seed, self.rotation)]
 
     def token_nbytes(self, head_dim: int, bits: int) -> float:
         angles = sum(
@@ -87,10 +90,10 @@ class PolarQuant:
         return 0
 
     def into_basis(self, queries: mx.array) -> mx.array:
-        return rotate(queries, self.seed)
+        return rotate(queries, self.seed, self.rotation)
 
     def out_of_basis(self, values: mx.array) -> mx.array:
-        return rotate_back(values, self.seed)
+        return rotate_back(values, self.seed, self.rotation)
 
     def encode(self, vectors: mx.array, bits: int, start: int = 0) -> Codes:
         """Raises ValueError where head_dim is no multiple of 2**levels."""
@@ -104,7 +107,7 @@ class PolarQuant:
         vectors = vectors.astype(mx.float32)
         # Squares of bfloat16's extremes are beyond float32.
         largest = mx.maximum(mx.abs(vectors).max(axis=-1, keepdims=True), 1e-37)
-        radius, angles = to_polar(rotate(vectors / largest, self.seed), levels)
+        radius, angles = to_polar(self.into_basis(vectors / largest), levels)
         radius = radius * largest
         radius = mx.minimum(radius, _LARGEST_HALF) if half == mx.float16 else radius
         codes = [
@@ -122,7 +125,7 @@ class PolarQuant:
         return codes
 
     def decode(self, codes: Codes) -> mx.array:
-        return rotate_back(self._rotated(codes), self.seed)
+        return self.out_of_basis(self._rotated(codes))
 
     def scores(self, queries: mx.array, tile: Codes) -> mx.array:
         return queries @ self._rotated(tile).swapaxes(-1, -2)

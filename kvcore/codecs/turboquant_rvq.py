@@ -25,15 +25,15 @@ from kvcore.bitplanes import drop_in_tiles, field_widths, pack, unpack
 from kvcore.codecs import Side, read_options
 from kvcore.codes import Codes
 from kvcore.density_codebooks import DensityCodebook, lloyd_max_of, quantise_by
-from kvcore.rotation import rotate, rotate_back, rotation_table
+from kvcore.rotation import check_rotation, rotate, rotate_back, rotation_table
 
 STAGE_BOOKS = ("residual", "gaussian", "laplacian")
 
 
 def make(side: Side) -> "TurboQuantRVQ":
     """Options: `stage_book`, one of STAGE_BOOKS; `fresh_rotation`, whether the second pass has a
-    rotation of its own."""
-    options = read_options(side, stage_book="residual", fresh_rotation=False)
+    rotation of its own; `rotation`, "hadamard" or "haar"."""
+    options = read_options(side, stage_book="residual", fresh_rotation=False, rotation="hadamard")
     book, fresh_rotation = options["stage_book"], options["fresh_rotation"]
     if book not in STAGE_BOOKS:
         known = ", ".join(STAGE_BOOKS)
@@ -45,6 +45,7 @@ def make(side: Side) -> "TurboQuantRVQ":
         second=side.bits // 2,
         stage_book=book,
         fresh_rotation=fresh_rotation,
+        rotation=check_rotation(options["rotation"]),
         seed=side.seed,
     )
 
@@ -63,11 +64,12 @@ class TurboQuantRVQ:
     second: int
     stage_book: str = "residual"
     fresh_rotation: bool = False
+    rotation: str = "hadamard"
     seed: int = 0
 
     def tables(self, head_dim: int) -> list[mx.array]:
         seeds = (self.seed, self.seed + 1) if self.fresh_rotation else (self.seed,)
-        return [rotation_table(head_dim, seed) for seed in seeds]
+        return [rotation_table(head_dim, seed, self.rotation) for seed in seeds]
 
     def token_nbytes(self, head_dim: int, bits: int) -> float:
         return head_dim * bits / 8 + 2
@@ -77,16 +79,16 @@ class TurboQuantRVQ:
 
     def into_basis(self, queries: mx.array) -> mx.array:
         """With a fresh rotation, the bases of both passes, side by side."""
-        rotated = rotate(queries, self.seed)
+        rotated = rotate(queries, self.seed, self.rotation)
         if not self.fresh_rotation:
             return rotated
-        return mx.concatenate([rotated, rotate(rotated, self.seed + 1)], axis=-1)
+        return mx.concatenate([rotated, rotate(rotated, self.seed + 1, self.rotation)], axis=-1)
 
     def out_of_basis(self, values: mx.array) -> mx.array:
         if self.fresh_rotation:
             first, second = mx.split(values, 2, axis=-1)
-            values = first + rotate_back(second, self.seed + 1)
-        return rotate_back(values, self.seed)
+            values = first + rotate_back(second, self.seed + 1, self.rotation)
+        return rotate_back(values, self.seed, self.rotation)
 
     def encode(self, vectors: mx.array, bits: int, start: int = 0) -> Codes:
         half = mx.bfloat16 if vectors.dtype == mx.bfloat16 else mx.float16
@@ -95,7 +97,7 @@ class TurboQuantRVQ:
         largest = mx.maximum(mx.abs(vectors).max(axis=-1, keepdims=True), 1e-37)
         vectors = vectors / largest
         deviation = mx.sqrt(mx.square(vectors).mean(axis=-1, keepdims=True))
-        rotated = rotate(vectors / mx.maximum(deviation, 1e-20), self.seed)
+        rotated = rotate(vectors / mx.maximum(deviation, 1e-20), self.seed, self.rotation)
         first, second = self._widths(bits)
         book = first_book(self.first)
         codes = quantise_by(book.thresholds, rotated)
@@ -103,7 +105,7 @@ class TurboQuantRVQ:
         if second:
             residual = rotated - _look_up(book, codes)
             if self.fresh_rotation:
-                residual = rotate(residual, self.seed + 1)
+                residual = rotate(residual, self.seed + 1, self.rotation)
             codes = quantise_by(self._second_book().thresholds, residual)
             fields |= _named("second", pack(codes >> (self.second - second), second))
         return Codes(bits, start, fields | {"scale": (deviation * largest).astype(half)}, {})

@@ -35,8 +35,8 @@ def measured(codec, bits, tokens=10 * 1024, seed=0):
     )
 
 
-def assert_near(row, reference, mse=0.01):
-    assert row.mse == pytest.approx(reference.mse, rel=mse)
+def assert_near(row, reference):
+    assert row.mse == pytest.approx(reference.mse, rel=0.01)
     assert row.cosine == pytest.approx(reference.cosine, abs=0.001)
     assert row.variance == pytest.approx(reference.variance, rel=0.05)
     assert row.slope == pytest.approx(reference.slope, abs=0.01)

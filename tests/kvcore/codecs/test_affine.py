@@ -35,13 +35,14 @@ def test_rotation_spreads_a_strong_channel():
     def error(codec):
         return mx.where(others, codec.decode(codec.encode(x, 4, 0)) - x, 0).square().mean().item()
 
-    assert error(affine(rotation=True)) < 0.5 * error(affine())
+    assert error(affine(rotation="hadamard")) < 0.5 * error(affine())
 
 
 def test_groups_are_halved_where_head_dim_wants_it():
     assert affine().token_nbytes(128, 4) == 128 // 2 + 4 * 2
     assert affine().token_nbytes(96, 4) == 96 // 2 + 4 * 3
     assert affine(group_size=32).token_nbytes(128, 4) == 128 // 2 + 4 * 4
+    assert affine().token_nbytes(80, 4) == 96 // 2 + 4 * 3
 
 
 def test_a_width_that_mlx_has_not_is_refused():
@@ -49,6 +50,8 @@ def test_a_width_that_mlx_has_not_is_refused():
         PackedKVCache(KVCacheConfig(method="affine", key_bits=7))
     with pytest.raises(ValueError, match="64 or 32, not 16"):
         affine(group_size=16)
+    with pytest.raises(ValueError, match="'qr'"):
+        affine(rotation="qr")
 
 
 def test_between_its_widths_it_packs_at_the_next_below():
@@ -57,6 +60,6 @@ def test_between_its_widths_it_packs_at_the_next_below():
 
 def test_huge_vectors_do_not_overflow_their_scales():
     x = mx.clip(normal(1, 1, BLOCK, 64) * 6e4, -6e4, 6e4).astype(mx.float16)
-    for rotation in (False, True):
+    for rotation in ("none", "hadamard", "haar"):
         codec = affine(rotation=rotation)
         assert mx.isfinite(codec.decode(codec.encode(x, 4, 0))).all().item()
