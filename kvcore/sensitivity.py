@@ -12,6 +12,7 @@ from typing import Literal
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
+from mlx.utils import tree_flatten
 
 from kvcore.allocation import Unit, allocate
 from kvcore.artefact import Artefact, ArtefactError, check_model, fingerprint, load
@@ -125,9 +126,11 @@ def allotted(config: KVCacheConfig, found: Sequence[Sensitivity]) -> list[KVCach
 
 
 def artefact_of(
-    name: str, model: nn.Module, config: KVCacheConfig, tokens: int, context: int, dtype: str
+    name: str, model: nn.Module, config: KVCacheConfig, tokens: int, context: int
 ) -> Artefact:
     """For kvcore.artefact.save, with `to_arrays`. `name`: the model's."""
+    arrays = [x for _, x in tree_flatten(model.parameters()) if isinstance(x, mx.array)]
+    dtype = next(array.dtype for array in arrays if array.ndim == 1)
     return Artefact(
         model=name,
         method=NAME,
@@ -139,7 +142,7 @@ def artefact_of(
         seed=config.seed,
         tokens=tokens,
         context=context,
-        dtype=dtype,
+        dtype=str(dtype).removeprefix("mlx.core."),
         fingerprint=fingerprint(model),
     )
 

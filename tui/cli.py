@@ -35,6 +35,8 @@ COMMANDS = {
     "monitor": Command("tui.monitor", "memory and cache of running engines, or of the machine"),
     "doctor": Command("tui.doctor", "what works here, what does not, and what to do"),
     "bench": Command("tui.bench.command", "measure quality, memory, and what the screen costs"),
+    "calibrate": Command("tui.calibrate", "let a method learn of a model from a text"),
+    "precompute": Command("tui.calibrate", "the same as calibrate"),
     "methods": Command("tui.method_list", "ways to pack a cache: bits, error, purpose"),
     "themes": Command("tui.theme_list", "list the themes, or check one"),
     "sessions": Command("tui.session_list", "list the chats on disk"),

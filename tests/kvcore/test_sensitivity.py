@@ -41,7 +41,7 @@ def found(model):
 
 @pytest.fixture
 def folder(model, found, tmp_path):
-    save(tmp_path / "s", artefact_of("tiny", model, CONFIG, 800, 400, "float32"), to_arrays(found))
+    save(tmp_path / "s", artefact_of("tiny", model, CONFIG, 800, 400), to_arrays(found))
     return str(tmp_path / "s")
 
 
