@@ -16,7 +16,7 @@ def load_for_bench(name: str) -> tuple[Any, Any]:
 
 if __name__ == "__main__":
     try:
-        sys.exit(main(load=load_for_bench))
+        sys.exit(main(load=load_for_bench, module="tui.bench.model"))
     except ModelError as error:
         print(f"bench: {error}", file=sys.stderr)
         sys.exit(MODEL)
