@@ -33,9 +33,9 @@ def parse(name: str) -> Make:
     if name == FP16:
         return make_prompt_cache
     if name.startswith("kv_bits="):
-        bits = name.removeprefix("kv_bits=")
-        if bits in ("2", "3", "4", "6", "8"):
-            return _quantised_by_mlx_lm(int(bits))
+        width = name.removeprefix("kv_bits=")
+        if width in ("2", "3", "4", "6", "8"):
+            return _quantised_by_mlx_lm(int(width))
     elif name.startswith("ratequant:"):
         folder, _, mean_bits = name.removeprefix("ratequant:").rpartition(":")
         if folder and re.fullmatch(r"\d+(\.\d+)?", mean_bits):
