@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kvcore.bench import kinds, memory, needle, processes, quality, rows, text
+from kvcore.bench import figures, kinds, memory, needle, processes, quality, rows, text
 
 Load = Callable[[str], tuple[Any, Any]]
 """Model name -> (model, tokenizer)."""
@@ -62,6 +62,9 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="every method that needs no calibration, on little text: minutes on two cores",
     )
+    one.add_argument(
+        "--figures", type=Path, metavar="FOLDER", help="draw them there, with matplotlib"
+    )
     one.add_argument("--one", help=argparse.SUPPRESS)
     one.add_argument("--report", type=int, help=argparse.SUPPRESS)
     return whole
@@ -86,6 +89,8 @@ def _positive(text: str) -> int:
 
 def _quality(arguments: argparse.Namespace, command: list[str]) -> int:
     """Every cache that the CSV file does not have yet, in a process of its own; fp16 first."""
+    if arguments.figures:
+        figures.require_matplotlib()
     names = list(dict.fromkeys([kinds.FP16, *arguments.caches.split(",")]))
     for name in names:
         kinds.parse(name)
@@ -114,6 +119,8 @@ def _quality(arguments: argparse.Namespace, command: list[str]) -> int:
     measured = [found[name] for name in names if name in found]
     if measured:
         print(rows.table(measured))
+    if arguments.figures and kinds.FP16 in found:
+        figures.draw(measured, arguments.figures)
     return failed
 
 
