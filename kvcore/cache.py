@@ -13,7 +13,8 @@ from mlx_lm.models.cache import create_attention_mask
 
 from kvcore.artefact import ArtefactError, Learnt, digest, learnt
 from kvcore.codec import Codec
-from kvcore.codecs import Side, make_codec
+from kvcore.codecs import Side
+from kvcore.codecs.heads import make_codec_by_head
 from kvcore.codes import BLOCK, Codes
 from kvcore.config import KVCacheConfig
 from kvcore.methods import METHODS
@@ -188,7 +189,9 @@ class PackedKVCache:
         return [
             asdict(config)
             | {"options": dict(config.options) or None}
-            | {"value_options": dict(config.value_options) or None},
+            | {"value_options": dict(config.value_options) or None}
+            | {"key_head_bits": list(config.key_head_bits) or None}
+            | {"value_head_bits": list(config.value_head_bits) or None},
             [self.offset, self._plain_tokens, self.key_bits, self.value_bits],
             list(self._plain) if self._plain else None,
             body or None,
@@ -318,7 +321,12 @@ def _codecs(config: KVCacheConfig, learnt: Learnt) -> tuple[Codec, Codec]:
         outliers=config.outliers,
     )
     values = Side("values", config.value_bits, config.seed, config.value_options, learnt.values)
-    return make_codec(config.method, keys), make_codec(config.value_method or config.method, values)
+    key_bits = config.key_head_bits or (config.key_bits,)
+    value_bits = config.value_head_bits or (config.value_bits,)
+    return (
+        make_codec_by_head(config.method, keys, key_bits),
+        make_codec_by_head(config.value_method or config.method, values, value_bits),
+    )
 
 
 def _half(x: mx.array) -> mx.array:

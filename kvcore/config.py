@@ -1,6 +1,6 @@
 """What a cache is made with. Imports no MLX."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Literal
@@ -28,6 +28,7 @@ class KVCacheConfig:
     --method ratequant` wrote; each layer's bits are then chosen, in place of `key_bits` and
     `value_bits`, within `mean_bits`, the bits an element that packed tokens may take on average, or
     within `token_budget`, the bytes one may take in all layers together; scales and means count.
+    `key_head_bits`, `value_head_bits`: bits for each KV head, in place of the same for all.
     """
 
     method: str = "turboquant_mse"
@@ -45,6 +46,8 @@ class KVCacheConfig:
     sensitivity: str | None = None
     mean_bits: float | None = None
     token_budget: float | None = None
+    key_head_bits: Sequence[int] = ()
+    value_head_bits: Sequence[int] = ()
 
     def __post_init__(self) -> None:
         _check_name("method", self.method)
@@ -52,6 +55,8 @@ class KVCacheConfig:
             _check_name("value_method", self.value_method)
         packs_values = self.value_method or default_value_method(self.method)
         object.__setattr__(self, "value_method", packs_values)
+        self._check_head_bits("key", self.method)
+        self._check_head_bits("value", packs_values)
         for name, limits in (
             ("key_bits", METHODS[self.method].key_bits),
             ("value_bits", METHODS[packs_values].value_bits),
@@ -81,6 +86,17 @@ class KVCacheConfig:
                     f"method {method!r} needs an artefact: make one with `veloxquant-tui calibrate`"
                     " and give its folder as artefact."
                 )
+
+    def _check_head_bits(self, side: str, method: str) -> None:
+        """And makes them a tuple, and the side's bits their most."""
+        name = f"{side}_head_bits"
+        head_bits = tuple(getattr(self, name))
+        object.__setattr__(self, name, head_bits)
+        if head_bits and METHODS[method].calibrated:
+            raise ValueError(f"method {method!r} has learnt of all heads together: no {name} then.")
+        for bits in head_bits:
+            _check_number(name, bits, getattr(METHODS[method], f"{side}_bits"), self)
+            object.__setattr__(self, f"{side}_bits", max(head_bits))
 
 
 def _check_name(field_name: str, method: str) -> None:

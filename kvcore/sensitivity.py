@@ -7,7 +7,7 @@ kvcore.probing measures both.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -97,32 +97,31 @@ def layer_configs(config: KVCacheConfig, model: nn.Module) -> list[KVCacheConfig
 def allotted(config: KVCacheConfig, found: Sequence[Sensitivity]) -> list[KVCacheConfig]:
     """As `layer_configs`, from what `kvcore.probing.probe` found. Raises ValueError."""
     layers = 1 + max(one.layer for one in found)
-    units: dict[tuple[int, SideName], Unit] = {}
+    units: list[Unit] = []
     elements = 0
-    for layer in range(layers):
-        for side in SIDES:
-            of_side = [one for one in found if (one.layer, one.side) == (layer, side)]
-            kv_heads, head_dim = of_side[0].kv_heads, of_side[0].head_dim
-            elements += kv_heads * head_dim
-            losses = [one.losses() for one in of_side]
-            units[layer, side] = Unit(
-                {bits: sum(of_head[bits] for of_head in losses) for bits in losses[0]},
-                {
-                    bits: kv_heads
-                    * codec_at(config, layer, side, bits).token_nbytes(head_dim, bits)
-                    for bits in losses[0]
-                },
-            )
+    for one in found:
+        heads = one.kv_heads if one.head is None else 1
+        elements += heads * one.head_dim
+        losses = one.losses()
+        nbytes = {
+            bits: heads
+            * codec_at(config, one.layer, one.side, bits).token_nbytes(one.head_dim, bits)
+            for bits in losses
+        }
+        units.append(Unit(losses, nbytes))
     if config.mean_bits is not None:
         budget = config.mean_bits / 8 * elements
     else:
         assert config.token_budget is not None
         budget = config.token_budget
-    bits = dict(zip(units, allocate(list(units.values()), budget), strict=True))
-    return [
-        _without_budget(config, key_bits=bits[layer, "keys"], value_bits=bits[layer, "values"])
-        for layer in range(layers)
-    ]
+    of_layers: list[dict[str, Any]] = [{} for _ in range(layers)]
+    for one, bits in zip(found, allocate(units, budget), strict=True):
+        side, own = one.side.removesuffix("s"), of_layers[one.layer]
+        if one.head is None:
+            own[f"{side}_bits"] = bits
+        else:
+            own[f"{side}_head_bits"] = (*own.get(f"{side}_head_bits", ()), bits)
+    return [_without_budget(config, **own) for own in of_layers]
 
 
 def artefact_of(
@@ -185,5 +184,6 @@ def from_arrays(arrays: Mapping[str, mx.array]) -> list[Sensitivity]:
     ]
 
 
-def _without_budget(config: KVCacheConfig, **bits: int) -> KVCacheConfig:
-    return replace(config, sensitivity=None, mean_bits=None, token_budget=None, **bits)
+def _without_budget(config: KVCacheConfig, **bits: Any) -> KVCacheConfig:
+    plain = {"key_head_bits": (), "value_head_bits": ()} | bits
+    return replace(config, sensitivity=None, mean_bits=None, token_budget=None, **plain)

@@ -11,6 +11,7 @@ from mlx_lm.models import llama
 from kvcore import KVCacheBuilder, KVCacheConfig, storage
 from kvcore.artefact import ArtefactError, save
 from kvcore.attach import layer_reports
+from kvcore.cache import PackedKVCache
 from kvcore.probing import probe
 from kvcore.sensitivity import Sensitivity, allotted, artefact_of, from_arrays, to_arrays
 
@@ -79,11 +80,6 @@ def test_heads_are_probed_apart(model):
         (0, "values", 1),
     ]
     assert calls[0] == (0, 12) and calls[-1] == (12, 12)
-    # Layers get theirs from the sum over their heads.
-    one, other = measured([(1, 1), (4, 4)]), measured([(0.5, 0.5), (2, 2)])
-    halves = [replace(s, head=head) for s in other for head in (0, 1)]
-    config = replace(CONFIG, sensitivity="anywhere", mean_bits=3.5)
-    assert bits_of(allotted(config, one)) == bits_of(allotted(config, halves))
 
 
 def test_the_budget_counts_scales_and_means():
@@ -151,6 +147,42 @@ def test_a_sensitivity_of_other_methods_or_another_model_is_refused(model, folde
     shallower.args = replace(model.args, num_hidden_layers=2)
     with pytest.raises(ArtefactError, match="this is another model"):
         KVCacheBuilder.for_model(shallower, replace(CONFIG, sensitivity=folder, mean_bits=3))
+
+
+def test_each_head_of_a_model_has_its_own_bits(model, tmp_path):
+    # The second head of each layer matters 16 times as much as the first.
+    found = [
+        replace(one, head=head, effect=one.effect * 16**head)
+        for one in measured([(1, 1), (4, 4), (1, 4)])
+        for head in (0, 1)
+    ]
+    config = replace(CONFIG, sensitivity="anywhere", mean_bits=3.3125)
+    configs = allotted(config, found)
+    heads = [(c.key_head_bits, c.value_head_bits) for c in configs]
+    assert all(other == one + 2 for both in heads for one, other in both)
+    assert sum(bits for both in heads for of_side in both for bits in of_side) == 3 * 2 * 2 * 3
+    KVCacheBuilder.for_model(model, CONFIG)
+    caches = [PackedKVCache(own, layer) for layer, own in enumerate(configs)]
+    model(mx.array([TOKENS[:400]]), cache=caches)
+    token = sum(cache.token_nbytes or 0 for cache in caches)
+    assert token == pytest.approx(3.3125 / 8 * 3 * 2 * 2 * 64, abs=3)
+
+    storage.save(tmp_path / "chat.safetensors", caches)
+    loaded, _ = storage.load(tmp_path / "chat.safetensors")
+    assert [(c.config.key_head_bits, c.config.value_head_bits) for c in loaded] == heads
+    last = mx.array([TOKENS[400:410]])
+    assert mx.allclose(model(last, cache=caches), model(last, cache=loaded), atol=1e-5)
+    before = sum(cache.nbytes for cache in loaded)
+    assert sum(cache.lower(2, 2) for cache in loaded) == before - sum(c.nbytes for c in loaded) > 0
+    assert loaded[0].trim(150) == 150
+
+
+def test_heads_that_cannot_have_bits_are_refused():
+    for bits in (0, 9):
+        with pytest.raises(ValueError, match=f"key_head_bits must be .* 1 to 8, not {bits}"):
+            KVCacheConfig(key_head_bits=(3, bits))
+    with pytest.raises(ValueError, match="learnt of all heads together"):
+        KVCacheConfig(method="spectral", artefact="anywhere", key_head_bits=(3, 2))
 
 
 @pytest.mark.parametrize(
