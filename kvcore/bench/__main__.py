@@ -14,6 +14,8 @@ from kvcore.bench import figures, kinds, memory, needle, processes, quality, row
 Load = Callable[[str], tuple[Any, Any]]
 """Model name -> (model, tokenizer)."""
 CACHES = "6/4,4/3,2/2,kv_bits=4"
+INTERRUPTED = 130
+"""^C, as shells have it."""
 FULL = {"windows": 2, "tokens": 1024, "continuation": 64, "needles": 1, "caches": CACHES}
 QUICK = {
     "windows": 1,
@@ -40,6 +42,11 @@ def main(
             _measure_one(arguments, load or _load_by_mlx_lm)
             return 0
         return _quality(arguments, [sys.executable, "-m", module, *argv])
+    except KeyboardInterrupt:
+        if arguments.measure == "memory" or arguments.one is None:
+            kept = f"; {arguments.csv} has the rows so far" if arguments.csv else ""
+            print(f"bench: stopped{kept}.", file=sys.stderr)
+        return INTERRUPTED
     except (OSError, ValueError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2
@@ -106,7 +113,10 @@ def _quality(arguments: argparse.Namespace, command: list[str]) -> int:
                 [*command, "--one", name, "--report"], partial(bar.show, number, name)
             )
         except processes.Failed as error:
-            failed = error.code
+            bar.clear()
+            failed = max(error.code, 1)
+            if error.code < 0:
+                print(f"bench: signal {-error.code} ended {name}; not measured.", file=sys.stderr)
             if name == kinds.FP16:
                 # Nothing to compare with, and what ails it ails the others.
                 break

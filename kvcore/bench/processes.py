@@ -11,7 +11,8 @@ BAR = 20
 
 
 class Failed(Exception):
-    """The process has said why; `code` is its exit code."""
+    """The process has said why, unless a signal ended it; `code` is its exit code, or minus the
+    signal."""
 
     def __init__(self, code: int):
         super().__init__(code)
@@ -35,7 +36,7 @@ def run(command: Sequence[str], report: Callable[[int, int], None]) -> dict[str,
             if isinstance(told, list):
                 report(*told)
     if process.returncode or not isinstance(told, dict):
-        raise Failed(process.returncode if process.returncode > 0 else 1)
+        raise Failed(process.returncode or 1)
     return told
 
 

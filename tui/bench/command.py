@@ -9,7 +9,7 @@ from tui.exits import USAGE
 
 _HELP = """usage: veloxquant-tui bench quality|memory|interface [--help]
 
-  quality     what packed caches do to the model's next-token distribution, beside fp16
+  quality     what packed caches do to the model's answers, beside fp16; --quick: every method
   memory      bytes that packed caches really hold
   interface   what the screen costs: event-loop stalls, processor, bytes written
 """

@@ -177,3 +177,30 @@ def test_the_bar_shows_all_caches_on_a_terminal_only() -> None:
         bar.clear()
     assert "[###############.....] 2 of 2: kivi:2/2" in terminal.drawn
     assert terminal.drawn.endswith("\r\x1b[K") and file.drawn == ""
+
+
+def test_what_a_signal_ends_is_told_and_the_others_are_measured(
+    folder, text, capsys, monkeypatch
+) -> None:
+    run = processes.run
+
+    def killed(command, report):
+        if "4/2" in command[command.index("--one") :]:
+            raise processes.Failed(-9)
+        return run(command, report)
+
+    monkeypatch.setattr(processes, "run", killed)
+    assert bench.main(arguments(folder, text, "--caches", "4/2,2/2")) == 1
+    printed = capsys.readouterr()
+    assert "signal 9 ended 4/2" in printed.err
+    assert [line.split()[1] for line in printed.out.splitlines()[2:]] == ["fp16", "2/2"]
+
+
+def test_an_interruption_says_where_the_rows_are(folder, text, tmp_path, capsys, monkeypatch):
+    def interrupted(command, report):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(processes, "run", interrupted)
+    path = tmp_path / "rows.csv"
+    assert bench.main(arguments(folder, text, "--csv", str(path))) == 130
+    assert f"{path} has the rows so far" in capsys.readouterr().err
