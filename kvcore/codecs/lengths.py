@@ -2,7 +2,11 @@
 
 import mlx.core as mx
 
-_LARGEST = {mx.float16: 65504.0, mx.bfloat16: 3.3895313892515355e38}
+_LARGEST = {
+    mx.float16: 65504.0,
+    mx.bfloat16: 3.3895313892515355e38,
+    mx.float32: 3.4028234663852886e38,
+}
 
 
 def normalised(vectors: mx.array) -> tuple[mx.array, mx.array]:
