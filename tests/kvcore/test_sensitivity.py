@@ -11,6 +11,7 @@ from mlx_lm.models import llama
 from kvcore import KVCacheBuilder, KVCacheConfig, storage
 from kvcore.artefact import ArtefactError, save
 from kvcore.attach import layer_reports
+from kvcore.bench import kinds
 from kvcore.cache import PackedKVCache
 from kvcore.probing import probe
 from kvcore.sensitivity import Sensitivity, allotted, artefact_of, from_arrays, to_arrays
@@ -147,6 +148,19 @@ def test_a_sensitivity_of_other_methods_or_another_model_is_refused(model, folde
     shallower.args = replace(model.args, num_hidden_layers=2)
     with pytest.raises(ArtefactError, match="this is another model"):
         KVCacheBuilder.for_model(shallower, replace(CONFIG, sensitivity=folder, mean_bits=3))
+
+
+def test_a_measurement_names_the_cache(model, folder):
+    config = replace(CONFIG, window=128, sensitivity=folder, mean_bits=3.3)
+    named = kinds.parse(f"ratequant:{folder}:3.3")(model)
+    assert [cache.config for cache in named] == [
+        cache.config for cache in KVCacheBuilder.for_model(model, config)
+    ]
+    for wrong in ("ratequant:3.3", f"ratequant:{folder}", f"ratequant:{folder}:few"):
+        with pytest.raises(ValueError, match="is no cache"):
+            kinds.parse(wrong)
+    with pytest.raises(ArtefactError, match="there is no artefact"):
+        kinds.parse(f"ratequant:{folder}/none:3.3")
 
 
 def test_each_head_of_a_model_has_its_own_bits(model, tmp_path):
