@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from kvcore.bench.kinds import FP16
 from kvcore.bench.needle import DEPTHS
@@ -13,8 +13,9 @@ from kvcore.bench.rows import Row
 
 SIZE = (7.0, 4.5)
 """Inches, of one figure."""
-Axes = Any
+Axes: TypeAlias = Any
 """matplotlib's; it need not be installed to check this file."""
+Draw: TypeAlias = Callable[[Axes, Sequence[Row]], None]
 
 
 def require_matplotlib() -> None:
@@ -27,26 +28,30 @@ def require_matplotlib() -> None:
 
 def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
     """One PNG for each figure that the rows have something for, and a sheet with all of them."""
-    figure_class = import_module("matplotlib.figure").Figure
     folder.mkdir(parents=True, exist_ok=True)
-    shown = [figure for figure in FIGURES if figure.__name__ not in _without_data(rows)]
     paths = []
-    for draw_on in shown:
-        figure = figure_class(figsize=SIZE, layout="constrained")
+    for draw_on in _with_data(rows):
+        figure = _figure(1, 1)
         draw_on(figure.subplots(), rows)
         paths.append(folder / f"{draw_on.__name__}.png")
         figure.savefig(paths[-1], dpi=150)
+    paths.append(folder / "sheet.png")
+    sheet(rows).savefig(paths[-1], dpi=150)
+    return paths
+
+
+def sheet(rows: Sequence[Row]) -> Any:
+    """matplotlib's Figure with all that the rows have something for."""
+    shown = _with_data(rows)
     lines = -(-len(shown) // 2)
-    sheet = figure_class(figsize=(2 * SIZE[0], lines * SIZE[1]), layout="constrained")
-    sheet.suptitle(rows[0].setting)
-    places = sheet.subplots(lines, 2, squeeze=False).flat
-    for place in list(places)[len(shown) :]:
-        place.set_axis_off()
+    figure = _figure(2, lines)
+    figure.suptitle(rows[0].setting)
+    places = list(figure.subplots(lines, 2, squeeze=False).flat)
     for place, draw_on in zip(places, shown, strict=False):
         draw_on(place, rows)
-    paths.append(folder / "sheet.png")
-    sheet.savefig(paths[-1], dpi=150)
-    return paths
+    for place in places[len(shown) :]:
+        place.set_axis_off()
+    return figure
 
 
 def quality_against_bytes(axes: Axes, rows: Sequence[Row]) -> None:
@@ -115,7 +120,7 @@ def needles_by_depth(axes: Axes, rows: Sequence[Row]) -> None:
     axes.legend(fontsize=7)
 
 
-FIGURES: tuple[Callable[[Axes, Sequence[Row]], None], ...] = (
+FIGURES: tuple[Draw, ...] = (
     quality_against_bytes,
     kl_by_quarter,
     memory_against_length,
@@ -137,16 +142,22 @@ def _packed(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row.name != FP16]
 
 
-def _without_data(rows: Sequence[Row]) -> set[str]:
-    """Names of figures that would be empty."""
-    empty = set()
+def _figure(columns: int, lines: int) -> Any:
+    # Not pyplot's: that would look for a screen.
+    figure_class = import_module("matplotlib.figure").Figure
+    return figure_class(figsize=(columns * SIZE[0], lines * SIZE[1]), layout="constrained")
+
+
+def _with_data(rows: Sequence[Row]) -> list[Draw]:
+    """Figures that would not be empty."""
+    empty: set[Draw] = set()
     if not _packed(rows):
-        empty |= {"quality_against_bytes", "kl_by_quarter", "needles_by_depth"}
+        empty |= {quality_against_bytes, kl_by_quarter, needles_by_depth}
     if all(row.alike is None for row in rows):
-        empty.add("greedy_tokens_alike")
-    if any(not row.needle_log_probability for row in rows):
-        empty.add("needles_by_depth")
-    return empty
+        empty.add(greedy_tokens_alike)
+    if not all(row.needle_log_probability for row in rows):
+        empty.add(needles_by_depth)
+    return [figure for figure in FIGURES if figure not in empty]
 
 
 def _logarithmic(axes: Axes, values: Sequence[float]) -> None:

@@ -58,7 +58,15 @@ def test_each_figure_and_the_sheet_are_drawn(tmp_path: Path) -> None:
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
 
 
-def test_figures_show_the_rows(tmp_path: Path) -> None:
+def test_the_sheet_has_every_figure_with_something_in_it() -> None:
+    pytest.importorskip("matplotlib")
+    sheet = figures.sheet([PLAIN, PACKED])
+    shown = [axes for axes in sheet.axes if axes.axison]
+    assert len(shown) == len(figures.FIGURES)
+    assert all(axes.get_title() and axes.has_data() for axes in shown)
+
+
+def test_figures_show_the_rows() -> None:
     axes = pytest.importorskip("matplotlib.figure").Figure().subplots()
     figures.needles_by_depth(axes, [PLAIN, PACKED])
     assert list(axes.lines[0].get_ydata()) == [-0.5, 0.0, -0.25]
