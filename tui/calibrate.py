@@ -10,7 +10,8 @@ from typing import Any
 from kvcore.methods import METHODS
 from tui.arguments import Parser, UsageError
 from tui.engine.blas import engine_environment
-from tui.exits import DONE, FAILED, MODEL
+from tui.exits import DONE, FAILED, INTERRUPTED, MODEL
+from tui.sentences import STAGES
 
 RATEQUANT = "ratequant"
 TOKENS = 32768
@@ -84,7 +85,7 @@ def run(argv: Sequence[str]) -> int:
     try:
         artefact.check_folder(args.folder)
         text = plain_text(args.text.read_text(encoding="utf-8"))
-        loaded = load(args.model, progress=lambda event: None, cancelled=lambda: False)
+        loaded = load(args.model, progress=_loading, cancelled=lambda: False)
         tokens = loaded.tokenizer.encode(text)[: args.tokens]
         made = _ratequant if args.method == RATEQUANT else _method
         artefact.save(args.folder, *made(loaded.model, tokens, args))
@@ -131,6 +132,11 @@ def _method(model: Any, tokens: Sequence[int], args: argparse.Namespace) -> tupl
     return calibrate(model, args.model, tokens, config, context, report=_progress)
 
 
+def _loading(event: Any) -> None:
+    if event.total:
+        _progress(STAGES[event.stage], event.done, event.total)
+
+
 def _progress(stage: str, done: int, total: int) -> None:
     if sys.stderr.isatty():
         end = "\n" if done == total else ""
@@ -141,4 +147,4 @@ if __name__ == "__main__":
     try:
         sys.exit(run(sys.argv[1:]))
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
