@@ -8,6 +8,7 @@ error says what its codes can do, not what calibration on a model adds.
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -231,5 +232,18 @@ def _measured(side: Figures | None) -> str:
     return f"{side.encoded_bits:>8.3f}{side.mse:>11.3g}{side.cosine:>9.5f}"
 
 
+def _process() -> int:
+    try:
+        code = main()
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Whoever read the table has left; Python would complain again on its way out.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 1
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(_process())
