@@ -42,15 +42,15 @@ def _words(plane: mx.array) -> mx.array:
     return mx.pad(plane, padding).view(mx.uint32)
 
 
-@mx.compile
 def _dot(one: list[mx.array], other: list[mx.array]) -> mx.array:
-    # Word by word, so that nothing of [..., n, m, words] ever exists.
+    # Word by word, so that nothing of [..., n, m, words] ever exists. All of it under mx.compile
+    # would take its compiler many seconds.
     words = range(one[0].shape[-1])
     sums = []
     for j, high in enumerate(reversed(one)):
         for k, low in enumerate(reversed(other)):
-            pairs = (high[..., :, None, w] & low[..., None, :, w] for w in words)
-            counts = reduce(mx.add, (_bits_in_bytes(pair) for pair in pairs))
+            pairs = ((high[..., :, None, w], low[..., None, :, w]) for w in words)
+            counts = reduce(mx.add, (_common_bits_in_bytes(*pair) for pair in pairs))
             sums.append(_sum_of_bytes(counts) << (j + k))
     return reduce(mx.add, sums)
 
@@ -62,6 +62,12 @@ def _bits_in_bytes(words: mx.array) -> mx.array:
     return (words + (words >> 4)) & 0x0F0F0F0F
 
 
+@mx.compile
+def _common_bits_in_bytes(one: mx.array, other: mx.array) -> mx.array:
+    return _bits_in_bytes(one & other)
+
+
+@mx.compile
 def _sum_of_bytes(words: mx.array) -> mx.array:
     pairs = (words & 0x00FF00FF) + ((words >> 8) & 0x00FF00FF)
     return (pairs + (pairs >> 16)) & 0xFFFF

@@ -12,9 +12,8 @@ give the biased estimate of kvcore.sketch. In MLX operations the count is no fas
 multiplication in full precision, which is the default.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from math import sqrt
 
 import mlx.core as mx
@@ -30,7 +29,7 @@ EPSILON = 1.9
 QUERY_BITS = 4
 _LARGEST_QUERY = (1 << QUERY_BITS) - 1
 _LOWER_TILES = 32
-_TYPICAL_RESCALE = {1: 1.0, 2: 0.986, 3: 1.69, 4: 3.03}
+_TYPICAL_RESCALE = {2: 0.986, 3: 1.69, 4: 3.03}
 """Steps a standard deviation at which v points best, for most vectors."""
 _SWEEP = (0.62, 1.38, 32)
 """Smallest and largest rescale that is tried, in typical ones, and how many are."""
@@ -98,7 +97,7 @@ class RaBitQ:
         half = half_of(vectors)
         vectors, deviation = normalised(vectors)
         rotated = rotate(vectors, self.seed, self.rotation)
-        codes = _best_codes(bits)(rotated)
+        codes = _best_codes(rotated, bits)
         grid = _grid_points(codes, bits)
         along = mx.maximum((grid * rotated).sum(axis=-1, keepdims=True), 1e-20)
         length = vectors.shape[-1]  # of the squared norm of `rotated`, unless that is zero
@@ -167,29 +166,36 @@ def _grid_points(codes: mx.array, bits: int) -> mx.array:
     return codes.astype(mx.float32) * 2 - ((1 << bits) - 1)
 
 
-@cache
-def _best_codes(bits: int) -> Callable[[mx.array], mx.array]:
+def _best_codes(rotated: mx.array, bits: int) -> mx.array:
     """Codes, uint32, of rotated vectors of mean square one."""
-    top = 1 << (bits - 1)
+    most = mx.array((1 << (bits - 1)) - 1, mx.float32)
+    magnitude = mx.abs(rotated)
+    steps, cosine = mx.zeros_like(magnitude), mx.zeros((*magnitude.shape[:-1], 1))
+    for rescale in _rescales(bits):
+        steps, cosine = _better(magnitude, mx.array(rescale), most, steps, cosine)
+    codes = mx.where(rotated >= 0, most + 1 + steps, most - steps)
+    return codes.astype(mx.uint32)
+
+
+def _rescales(bits: int) -> list[float]:
+    if bits == 1:
+        return []  # signs
     low, high, count = _SWEEP
-    rescales = [low + (high - low) * i / (count - 1) for i in range(count)]
+    typical = _TYPICAL_RESCALE[bits]
+    return [typical * (low + (high - low) * i / (count - 1)) for i in range(count)]
 
-    @mx.compile
-    def find(rotated: mx.array) -> mx.array:
-        magnitude = mx.abs(rotated)
-        best, best_steps = mx.array(-1.0), mx.array(0.0)
-        for rescale in rescales if bits > 1 else [1.0]:
-            scaled = magnitude * (rescale * _TYPICAL_RESCALE[bits])
-            steps = mx.minimum(mx.floor(scaled), top - 1)
-            middle = steps + 0.5
-            cosine = (middle * magnitude).sum(axis=-1, keepdims=True)
-            cosine = cosine * mx.rsqrt(mx.square(middle).sum(axis=-1, keepdims=True))
-            best_steps = mx.where(cosine > best, steps, best_steps)
-            best = mx.maximum(cosine, best)
-        codes = mx.where(rotated >= 0, top + best_steps, top - 1 - best_steps)
-        return codes.astype(mx.uint32)
 
-    return find
+@mx.compile
+def _better(
+    magnitude: mx.array, rescale: mx.array, most: mx.array, steps: mx.array, cosine: mx.array
+) -> tuple[mx.array, mx.array]:
+    """Steps from the middle of the grid at one rescale, where they point better, and how well."""
+    tried = mx.minimum(mx.floor(magnitude * rescale), most)
+    middle = tried + 0.5
+    along = (middle * magnitude).sum(axis=-1, keepdims=True)
+    tried_cosine = along * mx.rsqrt(mx.square(middle).sum(axis=-1, keepdims=True))
+    steps = mx.where(tried_cosine > cosine, tried, steps)
+    return steps, mx.maximum(tried_cosine, cosine)
 
 
 def _lowered_scales(held: dict[str, mx.array], bits: int, kept: int) -> dict[str, mx.array]:
