@@ -66,3 +66,16 @@ def test_a_side_that_is_not_served_is_shown_as_unknown(
     (found,) = json.loads(capsys.readouterr().out)
     assert found["calibrated"] and found["value_bits"] is None
     assert all(each["values"] is None for each in found["by_bits"])
+
+
+@pytest.mark.parametrize("name", [name for name, each in METHODS.items() if not each.calibrated])
+def test_each_methods_count_is_what_encoding_gives(name: str) -> None:
+    method = METHODS[name]
+    sides = (("keys", method.key_bits), ("values", method.value_bits))
+    for side, limits in sides:
+        if limits:
+            bits = max(limits[0], min(4, limits[1]))
+            found = methods._figures(method, side, bits, measure=True)
+            assert found is not None and found.mse is not None
+            assert found.encoded_bits == pytest.approx(found.real_bits)
+            assert found.mse < 1
