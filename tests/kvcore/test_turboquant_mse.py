@@ -4,6 +4,7 @@ import pytest
 
 from kvcore.codecs.turboquant_mse import TurboQuantMSE, fields_of
 from kvcore.codes import BLOCK
+from kvcore.rotation import rotate_back
 
 KEYS = TurboQuantMSE(6, centred=True, unbiased=False)
 VALUES = TurboQuantMSE(6, centred=False, unbiased=True)
@@ -21,10 +22,11 @@ def relative_error(got, want):
     return (mx.square(got - want).sum() / mx.square(want).sum()).item()
 
 
+@pytest.mark.parametrize("rotation", ["hadamard", "haar"])
 @pytest.mark.parametrize("bits", SPHERE_MSE)
-def test_distortion_on_isotropic_vectors_is_the_papers(bits):
+def test_distortion_on_isotropic_vectors_is_the_papers(bits, rotation):
     x = normal(1, 1, 40 * BLOCK, 128)
-    codec = TurboQuantMSE(bits, centred=False, unbiased=False)
+    codec = TurboQuantMSE(bits, centred=False, unbiased=False, rotation=rotation)
     codes = codec.encode(x, bits)
     rotated = codec.into_basis(x)
     unit = rotated / mx.linalg.norm(rotated, axis=-1, keepdims=True)
@@ -94,3 +96,43 @@ def test_scores_and_weighted_sums_are_those_of_the_decoded_vectors():
 def test_bytes_are_the_bits_the_scales_and_the_means():
     codes = KEYS.encode(normal(1, 2, 2 * BLOCK, 128), 4)
     assert sum(a.nbytes for a in codes.arrays()) == 2 * (256 * (128 // 2 + 2) + 2 * 128 * 2)
+
+
+@pytest.mark.parametrize("codec", [KEYS, VALUES], ids=["keys", "values"])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("where", [3, slice(None)], ids=["one channel", "all"])
+def test_what_is_not_finite_stays_alone(codec, bad, where):
+    """The rest comes back as if that vector were not there, and that one as the block's mean."""
+    x = np.array(normal(1, 2, 2 * BLOCK, 64) + 50 * normal(64, seed=2))
+    x[0, 1, 40, where] = bad
+    finite = mx.array(np.delete(x[0, 1, :BLOCK], 40, axis=0))
+    decoded = codec.decode(codec.encode(mx.array(x), 6))
+    assert mx.isfinite(decoded).all().item()
+    want = finite.mean(axis=0) if codec.centred else mx.zeros(64)
+    assert mx.allclose(decoded[0, 1, 40], want, atol=0.1)
+    others = mx.array(np.delete(np.array(decoded[0, 1, :BLOCK]), 40, axis=0))
+    offset = 50 * normal(64, seed=2)
+    error = relative_error(others - offset, finite - offset)
+    clean = np.where(np.isfinite(x), x, 0)
+    clean[0, 1, 40] = clean[0, 1, 39]
+    reference = codec.decode(codec.encode(mx.array(clean), 6))[0, 1, :40] - offset
+    assert error < 1.3 * relative_error(reference, mx.array(clean)[0, 1, :40] - offset)
+
+
+@pytest.mark.parametrize("codec", [KEYS, VALUES], ids=["keys", "values"])
+@pytest.mark.parametrize("factor", [1e-30, 1.0, 1e30])
+def test_bfloat16_keeps_its_range(codec, factor):
+    x = (normal(1, 1, BLOCK, 64) + 3 * normal(64, seed=1)) * factor
+    codes = codec.lower(codec.encode(x.astype(mx.bfloat16), 6), 5)
+    scale = codes.per_token["scale"]
+    assert scale.dtype == mx.bfloat16 and mx.isfinite(scale).all().item()
+    assert relative_error(codec.decode(codes) / factor, x / factor) < 0.005
+
+
+def test_means_beyond_half_precision_are_held_as_far_as_it_goes():
+    """A rotation can gather what all keys share into one channel, sqrt(head_dim) times as large."""
+    sign = mx.array(np.sign(np.array(rotate_back(mx.eye(64)[5], 0))))
+    x = normal(1, 1, BLOCK, 64) + 2e4 * sign
+    decoded = KEYS.decode(KEYS.encode(x.astype(mx.float16), 6))
+    assert mx.isfinite(decoded).all().item()
+    assert relative_error(decoded, x) < 0.01
