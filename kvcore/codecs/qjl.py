@@ -156,8 +156,7 @@ class QJL:
         groups = vectors.reshape(batch, heads, -1, BLOCK // GROUP_TOKENS, GROUP_TOKENS, head_dim)
         largest = mx.maximum(mx.abs(groups).max(axis=(4, 5), keepdims=True), 1e-37)
         energy = mx.square(groups / largest).sum(axis=4)
-        index = mx.argpartition(-energy, self.outlier_channels - 1, axis=-1)
-        index = index[..., : self.outlier_channels]
+        index = mx.argsort(energy, axis=-1)[..., -self.outlier_channels :]
         return (mx.arange(head_dim) == index[..., None]).any(axis=-2)
 
 
