@@ -37,7 +37,7 @@ def group_books(orders: tuple[tuple[int, ...], ...], fine: int, bits: int) -> Gr
     groups = len(orders[0]) // fine
     used = [order[: groups * bits] for order in orders]
     depths, fine_depths = _depths(used, groups), _depths(orders, groups)
-    coded = mx.array(np.repeat(depths > 0, GROUP, axis=-1)[:, None])
+    coded = mx.repeat(_beside(depths > 0), GROUP, axis=-2)[..., 0]
     mx.eval(coded)
     return GroupBooks(
         coded,
@@ -58,26 +58,30 @@ def _levels(order: Sequence[int]) -> np.ndarray:
 
 
 def _quantiser(fine: np.ndarray, depths: np.ndarray) -> Callable[[mx.array], mx.array]:
-    cells = 1 << int(depths.max())
-    thresholds: np.ndarray = np.full((cells // 2 - 1, *depths.shape), np.inf, np.float32)
+    """By bisection: a look-up for each bit, where counting would compare with every threshold."""
+    deepest = int(depths.max())
+    thresholds: np.ndarray = np.zeros((*depths.shape, 1 << deepest), np.float32)
     for at in np.ndindex(depths.shape):
         if depths[at]:
-            positive = codebook(int(fine[at]), int(depths[at])).thresholds[1 << (depths[at] - 1) :]
-            thresholds[(slice(len(positive)), *at)] = positive
-    of_levels = [_beside(thresholds[i]) for i in range(len(thresholds))]
-    half = _beside(np.where(depths > 0, 1 << np.maximum(depths - 1, 0), 0).astype(np.uint32))
-    some = _beside(depths > 0)
-    mx.eval(of_levels, half, some)
+            inner = codebook(int(fine[at]), int(depths[at])).thresholds
+            thresholds[(*at, slice(1, 1 + len(inner)))] = inner
+    table = mx.array(thresholds.reshape(-1))
+    first = _beside((np.arange(depths.size) << deepest).reshape(depths.shape).astype(np.uint32))
+    # Of the bit that is decided at each level; no bit once a group has none left.
+    steps = [
+        _beside(
+            np.where(depths > level, 1 << np.maximum(depths - 1 - level, 0), 0).astype(np.uint32)
+        )
+        for level in range(deepest)
+    ]
+    mx.eval(table, first, steps)
 
-    @mx.compile
     def quantise(coordinates: mx.array) -> mx.array:
         grouped = coordinates.reshape(*coordinates.shape[:-1], -1, GROUP)
-        magnitude = mx.abs(grouped)
-        above = mx.zeros(grouped.shape, mx.uint32)
-        for threshold in of_levels:
-            above = above + (magnitude > threshold)
-        codes = mx.where(grouped > 0, half + above, half - 1 - above)
-        return mx.where(some, codes, 0)
+        codes = mx.zeros(grouped.shape, mx.uint32)
+        for step in steps:
+            codes = mx.where(grouped > table[first + codes + step], codes + step, codes)
+        return codes
 
     return quantise
 

@@ -16,13 +16,12 @@ from typing import Any
 import mlx.core as mx
 
 from kvcore.codecs import Side, read_options
+from kvcore.codecs.lengths import half_of, normalised, to_half
 from kvcore.codes import Codes
 from kvcore.commuting import INDEX_BITS, ROWS, nearest_pair, times_i, train
 from kvcore.indices import pack_indices, packed_nbytes, unpack_indices
 from kvcore.layer_sample import LayerSample
 from kvcore.rotary import Rotary
-
-_LARGEST_HALF = 65504.0
 
 
 def learn(side: Side, sample: LayerSample) -> dict[str, mx.array]:
@@ -34,9 +33,7 @@ def learn(side: Side, sample: LayerSample) -> dict[str, mx.array]:
             "this model has no rotary embedding that could be read; comm_vq needs one."
         )
     keys = sample.unturned_keys(sample.rotary)
-    finite = mx.isfinite(keys).all(axis=(0, 2), keepdims=True)
-    keys = mx.where(finite, keys, 0)
-    residual = keys / mx.maximum(_length(keys[None])[0], 1e-20)
+    residual = _in_lengths(keys[None])[0][0]
     stages = []
     for stage in range(stage_count(residual.shape[-1], side.bits)):
         theta = train(residual, side.seed + stage).astype(mx.float16).astype(mx.float32)
@@ -72,7 +69,8 @@ def stage_count(head_dim: int, bits: int) -> int:
 @dataclass(frozen=True, eq=False)
 class CommVQ:
     """Keeps the indices of the stages, see kvcore.indices, [batch, kv_heads, tokens, stages], and
-    the length, fp16 [batch, 1, tokens, 1], that a token's keys of all heads share.
+    the length that a token's keys of all heads share, [batch, 1, tokens, 1] in their own half
+    precision.
 
     `theta`: [kv_heads, stages, 64, head_dim]. Fewer bits are fewer stages.
     """
@@ -106,8 +104,8 @@ class CommVQ:
     def encode(self, vectors: mx.array, bits: int, start: int = 0) -> Codes:
         batch, heads, tokens, head_dim = vectors.shape
         keys = self.rotary.turn_back(self.rotary.paired(vectors.astype(mx.float32)), start)
-        length = mx.minimum(_length(keys), _LARGEST_HALF).astype(mx.float16)
-        residual = keys / mx.maximum(length.astype(mx.float32), 1e-20)
+        residual, length = _in_lengths(keys)
+        length = to_half(length, half_of(vectors))
         residual = residual.swapaxes(0, 1).reshape(heads, batch * tokens, head_dim)
         indices = []
         for stage in range(stage_count(head_dim, bits)):
@@ -151,9 +149,14 @@ class CommVQ:
         return weights @ self.turned_keys(tile)
 
 
-def _length(keys: mx.array) -> mx.array:
-    """Of all heads' keys of a token together, [batch, 1, tokens, 1]."""
-    return mx.sqrt((keys * keys).sum(axis=(1, 3), keepdims=True))
+def _in_lengths(keys: mx.array) -> tuple[mx.array, mx.array]:
+    """Keys [batch, kv_heads, tokens, head_dim] over the root mean square of those of all heads,
+    and this, [batch, 1, tokens, 1]. A key that is not finite is zero and does not count."""
+    batch, heads, tokens, head_dim = keys.shape
+    keys = mx.where(mx.isfinite(keys).all(axis=-1, keepdims=True), keys, 0)
+    of_tokens = keys.swapaxes(1, 2).reshape(batch, tokens, heads * head_dim)
+    unit, length = normalised(of_tokens)
+    return unit.reshape(batch, tokens, heads, head_dim).swapaxes(1, 2), length[:, None]
 
 
 def _centroids(theta: mx.array, index: mx.array) -> mx.array:

@@ -21,6 +21,7 @@ import numpy as np
 
 from kvcore.bitplanes import GROUP
 from kvcore.codecs import Side, read_options
+from kvcore.codecs.lengths import half_of, normalised, to_half
 from kvcore.codes import BLOCK, Codes
 from kvcore.group_books import GroupBooks, group_books
 from kvcore.layer_sample import LayerSample
@@ -31,7 +32,6 @@ _SMALLEST_VARIANCE = 1e-6
 """Of the largest: smaller ones are rounding."""
 _SMALLEST_MOMENT = 1e-3
 """Of the mean: queries elsewhere may look where those of the text did not."""
-_LARGEST_HALF = 65504.0
 _LOWER_TILES = 32
 
 
@@ -99,9 +99,9 @@ def water_filled(variance: np.ndarray, bits: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Spectral:
-    """Keeps bytes and a scale, fp16 [batch, kv_heads, tokens, 1], for each vector. Each byte has
-    one bit of each of eight dimensions, in the order of `water_filled`, so that fewer bits are the
-    first of the bytes: uint8 [batch, kv_heads, tokens, head_dim * bits / 8].
+    """Keeps bytes, and a scale in the vectors' own half precision, [batch, kv_heads, tokens, 1].
+    Each byte has one bit of each of eight dimensions, in the order of `water_filled`, so that fewer
+    bits are the first of the bytes: uint8 [batch, kv_heads, tokens, head_dim * bits / 8].
 
     `orders`: of each KV head, for `fine` bits. `to_basis`, `from_basis`: [kv_heads, head_dim,
     head_dim]. `mean`, `weight`: [kv_heads, 1, head_dim]. `unbiased`: as in TurboQuantMSE.
@@ -136,24 +136,14 @@ class Spectral:
         return values[..., :-1] @ self.from_basis + values[..., -1:] * self.mean
 
     def encode(self, vectors: mx.array, bits: int, start: int = 0) -> Codes:
-        books = self._books(bits)
+        books, half = self._books(bits), half_of(vectors)
         coordinates = (vectors.astype(mx.float32) - self.mean) @ self.to_basis
-        coded = mx.where(books.coded, coordinates, 0)
-        mean_square = (coded * coded).sum(axis=-1, keepdims=True) / books.coded.sum(
-            -1, keepdims=True
-        )
-        codes = books.quantise(coded / mx.maximum(mx.sqrt(mean_square), 1e-20))
-        packed = books.pack(codes)
-        centroids = books.centroids(packed)
-        norm = (self.weight * coded * coded).sum(axis=-1, keepdims=True)
-        if self.unbiased:
-            along = (self.weight * coded * centroids).sum(axis=-1, keepdims=True)
-            scale = norm / mx.maximum(along, 1e-20)
-        else:
-            of_codes = (self.weight * centroids * centroids).sum(axis=-1, keepdims=True)
-            scale = mx.sqrt(norm / of_codes)
-        scale = mx.minimum(scale, _LARGEST_HALF).astype(mx.float16)
-        return Codes(bits, start, {"bytes": packed, "scale": scale}, {})
+        of_coded = mx.sqrt(books.coded.mean(axis=-1, keepdims=True))
+        unit, deviation = normalised(mx.where(books.coded, coordinates, 0))
+        unit = unit * of_coded
+        packed = books.pack(books.quantise(unit))
+        scale = deviation / of_coded * self._first_scale(unit, books.centroids(packed))
+        return Codes(bits, start, {"bytes": packed, "scale": to_half(scale, half)}, {})
 
     def lower(self, codes: Codes, bits: int) -> Codes:
         """The last bytes go; the scales follow from the codes, a tile of tokens at a time."""
@@ -165,8 +155,8 @@ class Spectral:
         tile = max(BLOCK, codes.tokens // _LOWER_TILES)
         for at in range(0, codes.tokens, tile):
             ratio = self._scale_ratio(packed[:, :, at : at + tile], codes.bits, bits)
-            scale[:, :, at : at + tile] = (old_scale[:, :, at : at + tile] * ratio).astype(
-                mx.float16
+            scale[:, :, at : at + tile] = to_half(
+                old_scale[:, :, at : at + tile] * ratio, old_scale.dtype
             )
             mx.eval(scale)
         packed = mx.contiguous(packed[..., :kept])
@@ -187,6 +177,14 @@ class Spectral:
         """Float32 [batch, kv_heads, tokens, head_dim], in the basis, without the mean."""
         centroids = self._books(tile.bits).centroids(tile.per_token["bytes"])
         return centroids * tile.per_token["scale"].astype(mx.float32)
+
+    def _first_scale(self, unit: mx.array, centroids: mx.array) -> mx.array:
+        """As in TurboQuantMSE, by what each dimension weighs."""
+        norm = (self.weight * unit * unit).sum(axis=-1, keepdims=True)
+        if self.unbiased:
+            along = (self.weight * centroids * unit).sum(axis=-1, keepdims=True)
+            return norm / mx.maximum(along, 1e-20)
+        return mx.sqrt(norm / (self.weight * centroids * centroids).sum(axis=-1, keepdims=True))
 
     def _books(self, bits: int) -> GroupBooks:
         return group_books(self.orders, self.fine, bits)

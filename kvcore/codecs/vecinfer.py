@@ -26,8 +26,8 @@ from kvcore.rotation import rotate, rotate_back, rotation_table
 
 LAYOUTS = {1: (8, 8), 2: (4, 8), 3: (4, 12), 4: (2, 8)}
 """Dimensions of a sub-vector and bits of its index, for each number of bits a dimension."""
-TRAINING_POINTS = {8: 1 << 15, 12: 1 << 17}
-STEPS = {8: 20, 12: 8}
+TRAINING_POINTS = {8: 1 << 15, 12: 1 << 16}
+STEPS = {8: 20, 12: 5}
 LOOKUP_ROWS = 32
 """For more queries at once, decoding a tile costs less than looking up their products with it."""
 _SMALLEST_CHANNEL = 1e-4
