@@ -7,6 +7,9 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
+SHIFTS = 128
+"""Positions that moments are spread over."""
+
 
 @dataclass(frozen=True)
 class Rotary:
@@ -30,6 +33,18 @@ class Rotary:
 
     def turn_back(self, paired: mx.array, start: int) -> mx.array:
         return self._turned(paired, start, -1)
+
+    def spread(self, moments: np.ndarray, reach: int) -> np.ndarray:
+        """What the second moments [..., head_dim, head_dim] of turned vectors become when these are
+        moved to positions all over the first `reach`."""
+        axes = self.paired(mx.eye(len(self.order)))[:, None]
+        total = np.zeros_like(moments)
+        shifts = np.random.default_rng(0).integers(reach, size=SHIFTS)
+        for shift in shifts:
+            turned = self.unpaired(self.turn(axes, int(shift)))[:, 0]
+            images = np.array(turned).astype(moments.dtype)
+            total += images.T @ moments @ images
+        return total / SHIFTS
 
     def _turned(self, paired: mx.array, start: int, way: int) -> mx.array:
         positions = mx.arange(start, start + paired.shape[-2]).astype(mx.float32)

@@ -58,3 +58,17 @@ def test_a_layer_that_leaves_positions_alone():
     rotary = read_rotary(lambda x, offset: x, 64)
     assert not rotary.frequencies.any().item()
     assert mx.array_equal(mx.sort(rotary.order), mx.arange(64))
+
+
+def test_moments_are_spread_over_positions():
+    rotary = read_rotary(ROPES["halves"], 64)
+    x = np.array(normal(300, 64)).astype(np.float64) * np.linspace(2, 0.1, 64)
+    moment = x.T @ x / 300
+    spread = rotary.spread(moment, 100000)
+    assert np.allclose(spread, spread.T) and np.isclose(np.trace(spread), np.trace(moment))
+    # The fastest pair, channels 0 and 32, points everywhere equally often.
+    own = (moment[0, 0] + moment[32, 32]) / 2
+    assert np.allclose(spread[[0, 32], [0, 32]], own, rtol=0.15)
+    assert abs(spread[0, 32]) < 0.15 * own
+    still = rotary.spread(moment, 1)
+    assert np.allclose(still, moment)
