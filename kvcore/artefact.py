@@ -184,6 +184,11 @@ def _of_side(
             f"{config.artefact} was calibrated with conditioning {artefact.conditioning!r}, not"
             f" {config.conditioning!r}: give that, or calibrate with the other."
         )
+    if artefact.seed != config.seed:
+        raise ArtefactError(
+            f"{config.artefact} was calibrated with seed {artefact.seed}, not {config.seed}:"
+            " give that, or calibrate with the other."
+        )
     prefix = f"layers.{layer}.{side}."
     own = {name.removeprefix(prefix): x for name, x in arrays.items() if name.startswith(prefix)}
     if not own:

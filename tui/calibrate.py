@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from kvcore.config import CONDITIONINGS
 from kvcore.methods import METHODS
 from tui.arguments import Parser, UsageError
 from tui.engine.blas import engine_environment
@@ -18,6 +19,8 @@ TOKENS = 32768
 """Of the text, at most, by default."""
 CONTEXT = {True: 1024, False: 2048}
 """Tokens of a sequence, by default: for ratequant, and for methods."""
+KEPT = 4096
+"""Tokens of each layer that methods learn from, by default."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -64,8 +67,19 @@ def read(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--context", metavar="N", type=int, help="tokens read at a time (1024 or 2048)"
     )
+    parser.add_argument(
+        "--keep",
+        metavar="N",
+        type=int,
+        default=KEPT,
+        help=f"keys and values kept of each layer, to learn from: what bounds the memory ({KEPT})",
+    )
+    parser.add_argument(
+        "--conditioning", choices=CONDITIONINGS, help="what keys lose first (the method's own)"
+    )
+    parser.add_argument("--seed", metavar="N", type=int, help="of what is random (0)")
     args = parser.read(argv)
-    for name in ("windows", "tokens", "context"):
+    for name in ("windows", "tokens", "context", "keep"):
         number = getattr(args, name)
         if number is not None and number < 1:
             parser.error(f"--{name} must be 1 or more, not {number}")
@@ -122,14 +136,14 @@ def _method(model: Any, tokens: Sequence[int], args: argparse.Namespace) -> tupl
     from kvcore.calibration import calibrate
     from kvcore.config import KVCacheConfig
 
-    bits = {
+    given = {
         name: getattr(args, name)
-        for name in ("key_bits", "value_bits")
+        for name in ("key_bits", "value_bits", "conditioning", "seed")
         if getattr(args, name) is not None
     }
-    config = KVCacheConfig(method=args.method, artefact=str(args.folder), **bits)
+    config = KVCacheConfig(method=args.method, artefact=str(args.folder), **given)
     context = args.context or CONTEXT[False]
-    return calibrate(model, args.model, tokens, config, context, report=_progress)
+    return calibrate(model, args.model, tokens, config, context, args.keep, _progress)
 
 
 def _loading(event: Any) -> None:

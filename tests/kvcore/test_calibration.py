@@ -135,6 +135,7 @@ def test_a_wrong_or_damaged_artefact_is_refused(spectral, tmp_path):
     refused(tmp_path / "none", "there is no artefact in")
     refused(spectral, "has nothing for the keys of layer 2", layer=2)
     refused(spectral, "with conditioning 'block_mean', not 'none'", conditioning="none")
+    refused(spectral, "calibrated with seed 0, not 5", seed=5)
     refused(spectral, "holds what spectral learnt, and vecinfer packs the keys", method="vecinfer")
     folder = copied(spectral, tmp_path / "damaged")
     content = bytearray((folder / "arrays.safetensors").read_bytes())
