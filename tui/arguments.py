@@ -21,6 +21,7 @@ METAVARS = {
     "temperature": "X",
     "top_p": "X",
     "method": "M",
+    "artefact": "FOLDER",
     "memory_limit": "SIZE",
     "kv_limit": "SIZE",
     "policy": "P",

@@ -32,6 +32,7 @@ class CacheOptions(msgspec.Struct, frozen=True, kw_only=True):
     value_bits: int = 4
     window: int = 128
     sinks: int = 4
+    artefact: str | None = None
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

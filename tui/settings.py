@@ -124,6 +124,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     sinks: Annotated[
         int, Meta(title="the first tokens, kept in half precision", description="a whole number")
     ] = _CACHE.sinks
+    artefact: (
+        Annotated[
+            str,
+            Meta(
+                title="the folder that calibrate wrote, for methods that learn",
+                description="a folder's name",
+                min_length=1,
+            ),
+        ]
+        | None
+    ) = _CACHE.artefact
 
     memory_limit: (
         Annotated[

@@ -25,6 +25,7 @@ key_bits = 4
 value_bits = 3
 window = 64
 sinks = 0
+artefact = "some/folder"
 memory_limit = "1.5G"
 kv_limit = 11534336
 policy = "hard"

@@ -24,6 +24,7 @@ from tui.messages import (
     AnyEvent,
     Ask,
     Began,
+    CacheOptions,
     Done,
     Error,
     Layers,
@@ -288,6 +289,16 @@ async def test_a_model_that_cannot_be_loaded_ends_the_engine(folder, tmp_path):
     await client.close(shutdown=True)
     assert client._process.returncode == 3
     assert list(folder.iterdir()) == []
+
+
+async def test_an_artefact_that_is_none_ends_the_engine(folder, tiny_folder, tmp_path):
+    cache = CacheOptions(method="spectral", artefact=str(tmp_path / "nowhere"))
+    setup = Setup(model=str(tiny_folder), cache=cache)
+    line = Line(await EngineClient.start(setup, log=tmp_path / "engine.log"))
+    last = await line.until(Error)
+    assert last.fatal and last.exit_code == 3
+    assert f"there is no artefact in {tmp_path}/nowhere: make one" in last.sentence
+    assert await asyncio.to_thread(line.process.wait, PATIENCE) == 3
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from dataclasses import replace
 import msgspec
 
 from kvcore import KVCacheConfig
+from kvcore.artefact import ArtefactError
 from kvcore.memory.forecast import project
 from kvcore.memory.read import read_sample
 from kvcore.memory.sample import MemorySample
@@ -133,6 +134,9 @@ class Engine:
             return Error(sentence=str(error), fatal=True)
         try:
             return self._load(setup.model, cancelled, first=True)
+        except ArtefactError as error:
+            sentence = f"{setup.model} cannot be used so: {error}"
+            return Error(sentence=sentence, exit_code=CANNOT_LOAD, fatal=True)
         except Exception as error:
             log.exception("the first model failed")
             sentence = f"{setup.model} cannot be used: {error}. Name another model."
